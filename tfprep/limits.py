@@ -91,27 +91,6 @@ def _number(path: Path, part: int = 0) -> int | None:
     return None
 
 
-OTHERS_COUNT, OTHERS_FIRST = 0.25, 0.55
-"""Share of a program's time that other programs cost at which they are named, and at which they come before what they
-slow down: more than half. Two programs that compute, beside one of two threads, cost half."""
-
-
-def lost_to_others(own: float, lacking: float, others: float, cpus: float) -> float:
-    """Return the share of a program's time, from 0 to 1, that processors which others took could have saved: an upper bound.
-
-    Without the others, it would take what its threads ask for, as far as there are processors.
-
-    Args:
-        own: Processors that the program took.
-        lacking: Its threads that were ready to run but had no processor, on average.
-        others: Processors that other programs took.
-        cpus: Processors of the machine.
-    """
-    if own + lacking < 1:  # threads that mostly sleep wait for a processor too, but ask for little
-        return 0.0
-    return 1 - own / max(min(own + lacking, own + others, cpus), own, 1e-9)
-
-
 _LACKED_NS: dict[tuple[str, ...], int] = {}
 """By thread, by the parts of its path, the wait for a processor at the last look."""
 

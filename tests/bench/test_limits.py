@@ -41,7 +41,7 @@ def test_other_programs_are_named_with_what_they_leave(png_data, monkeypatch):
         return limits.CpuTimes(0.1 * seconds, 4 * seconds, 1.9 * seconds)
 
     monkeypatch.setattr(limits.CpuTimes, "now", busy)
-    monkeypatch.setattr("tfprep.train.monitor.samples.usable_cpus", lambda: 2)
+    monkeypatch.setattr("tfprep.train.monitor.input_monitor.usable_cpus", lambda: 2)
     result = bench(png_data, replace(SHORT, seconds=0.6))  # shorter ones do not tell the share of other programs
     assert "processors" in result.limit.causes
     assert "other programs limit: they take 1.9 of 2 processors" in result.limit.limit

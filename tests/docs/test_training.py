@@ -83,7 +83,7 @@ def test_the_page_says_each_key_of_the_json_lines(tmp_path):
     with InputMonitor(tmp_path, every_s=60) as monitor:
         list(monitor.watch(tf.data.Dataset.range(8).shuffle(4).batch(2)))
     (line,) = map(json.loads, (tmp_path / "input.jsonl").read_text().splitlines())
-    keys = {*line, *line["waits"], *line["machine"], *line["stages"][0]}
+    keys = {*line, *line["waits"], *line["cpu"], *line["stages"][0]}
     listed = PAGE[PAGE.index("- `time`, `step`") :].partition("\n\n")[0]
     assert keys == set(re.findall(r"`([a-z0-9_]+)`", listed))
 

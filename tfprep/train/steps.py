@@ -18,7 +18,7 @@ import keras
 
 from tfprep.load.threads import CountingLoader, forget_loader, loader_of_this_thread
 from tfprep.train.backend import block_until_done, compilations, ends_data, has_accelerator, is_tensor_iterator
-from tfprep.train.monitor.iterators import TimedIterator, image_count
+from tfprep.train.monitor.iterators import TimedIterator, image_count, timed_tensors
 from tfprep.train.monitor.waits import WaitClock
 
 _TRACING = "_tfprep_tracing"
@@ -145,8 +145,6 @@ class TrainSteps:
     def _take_input(self, iterator: Any) -> None:
         self._given = self._input = iterator
         if self.timed and is_tensor_iterator(iterator):
-            from tfprep.train.monitor.tensors import timed_tensors
-
             self._input, self.measured = timed_tensors(iterator, self.clock), True
         elif self.timed and keras.backend.backend() != "tensorflow":
             self._input, self.measured = TimedIterator(iterator, self.clock), True
@@ -169,7 +167,7 @@ class TrainSteps:
         """Return the seconds that fetching the batch of this step took, on PyTorch: this is not work of callbacks."""
         if not self._fetches:
             return 0.0
-        before, self._waited_s = self._waited_s, self.clock.read().waited_s
+        before, self._waited_s = self._waited_s, self.clock.waited_s
         return self._waited_s - before
 
 

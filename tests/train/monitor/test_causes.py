@@ -5,22 +5,41 @@ import time
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from tfprep import train
 
-IDLE_MACHINE = {"rss": 0, "available": 0, "cpus": 2}
 READER = {"wait_s": 9.0, "read_s": 1.0, "decode_s": 1.0, "idle_s": 1.0, "records_read": 500.0, "records_cached": 0.0}
 CACHE = {"cache_records": 300.0, "cache_capacity": 600.0, "cache_of": 600.0}
 
 
-def _sample(seconds, readers, stages=(), pipeline=(), **machine):
+def _sample(seconds, readers, stages=(), pipeline=(), waited_s=0.0, steps=100, cpu=(0.0, 0.0, 0.0), **numbers):
+    """Totals after some seconds; `cpu` is what this program took, what its threads waited for, and what others took."""
+    from tfprep.limits import CpuTimes
     from tfprep.train.monitor.pipeline import Pipeline
-    from tfprep.train.monitor.samples import MachineState, Sample
+    from tfprep.train.monitor.samples import Sample
+    from tfprep.train.monitor.waits import Waits
 
-    numbers = {**IDLE_MACHINE, **machine}
     stages = tuple(_stage(name, busy_s) for name, busy_s in stages)
-    return Sample(1000.0 + seconds, 0, None, MachineState(**numbers), stages, readers, pipeline=Pipeline(*pipeline))
+    waits = Waits(seconds, steps, waited_s, 8 * steps, 0.0, np.full(steps, waited_s / max(steps, 1)))
+    return Sample(
+        1000.0 + seconds,
+        0,
+        waits,
+        CpuTimes(*cpu),
+        2,
+        stages=stages,
+        readers=readers,
+        pipeline=Pipeline(*pipeline),
+        **numbers,
+    )
+
+
+def _causes(spent, wait_share=0.1):
+    from tfprep.train.monitor.causes import causes_of
+
+    return causes_of(spent.since(_sample(0.0, {}, steps=0)), wait_share)
 
 
 def _stage(name, busy_s):
@@ -55,7 +74,7 @@ CASES = [
     ("memory", {"readers": _reader(idle_s=18.0, prefetch=1.0)}, "room for 1 batches", "memory_budget (or prefetch)", "disk"),
     # Threads of this process waited for a processor for 14 s, while other programs used 1.5 of 2 processors.
     (
-        "processors", {"readers": _reader(decode_s=18.0), "cpu_wait_s": 14.0, "cpu_others_s": 15.0, "cpu_s": 5.0},
+        "processors", {"readers": _reader(decode_s=18.0), "cpu": (5.0, 14.0, 15.0)},
         "they take 1.5 of 2 processors (75%), and this one gets 0.5, so that the input lacks a processor for up to 70%",
         "End or move", "memory_budget",
     ),
@@ -66,7 +85,8 @@ CASES = [
         "2/Map", "tfprep build", "num_parallel",
     ),
     (
-        "python map", {"readers": {}, "stages": SLOW_MAP, "pipeline": (("ParallelMap",), ("ParallelMap",)), "cpu_s": 10.0},
+        "python map",
+        {"readers": {}, "stages": SLOW_MAP, "pipeline": (("ParallelMap",), ("ParallelMap",)), "cpu": (9.0, 0.0, 0.0)},
         "calls Python for each element", "with TensorFlow ops", "num_parallel",
     ),
     (
@@ -80,40 +100,32 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
 def test_each_cause_of_a_slow_input_is_named(tf, case):
-    from tfprep.train.monitor.causes import input_causes
-
     kind, options, text, advice, followed = case
-    before = _sample(0.0, dict.fromkeys(options["readers"], 0.0))
-    cause = input_causes(_sample(10.0, **options).since(before), waited_s=10.0)[0]
+    cause = _causes(_sample(10.0, waited_s=10.0, **options))[0]
     assert (cause.kind, text in cause.text, advice in cause.advice) == (kind, True, True), cause
     assert followed not in cause.advice, cause
 
 
 @pytest.mark.parametrize(
-    ("machine", "reader", "kinds"),
+    ("cpu", "reader", "kinds"),
     [
         # Own threads that wait for each other are not taken for other programs.
-        ({"cpu_wait_s": 8.0, "cpu_others_s": 1.0, "cpu_s": 19.0}, {}, ["decode"]),
+        ((19.0, 8.0, 1.0), {}, ["decode"]),
         # Two programs that take as much as this one: both are named, the staged one first.
-        ({"cpu_wait_s": 8.0, "cpu_others_s": 10.0, "cpu_s": 10.0}, {}, ["decode", "processors"]),
+        ((10.0, 8.0, 10.0), {}, ["decode", "processors"]),
         # One thread beside two programs gets 0.67 of a processor: without them it would be half as fast again, and limit.
-        (
-            {"cpu_wait_s": 3.3, "cpu_others_s": 13.3, "cpu_s": 6.7},
-            {"decode_s": 9.0, "threads": 1.0},
-            ["decode", "processors"],
-        ),
-        ({"cpu_wait_s": 15.0, "cpu_others_s": 16.0, "cpu_s": 4.0}, {}, ["processors", "decode"]),
+        ((6.7, 3.3, 13.3), {"decode_s": 9.0, "threads": 1.0}, ["decode", "processors"]),
+        ((4.0, 15.0, 16.0), {}, ["processors", "decode"]),
         # The step's own threads wait for processors, but those of the loader wait for room.
-        ({"cpu_wait_s": 20.0, "cpu_others_s": 14.0, "cpu_s": 6.0}, MEMORY, ["memory"]),
+        ((6.0, 20.0, 14.0), MEMORY, ["memory"]),
         # Threads that mostly sleep do not lack a processor: together they need only 0.7 of one.
-        ({"cpu_wait_s": 6.0, "cpu_others_s": 19.0, "cpu_s": 1.0}, {}, ["decode"]),
+        ((1.0, 6.0, 19.0), {}, ["decode"]),
     ],
 )
-def test_other_programs_are_named_beside_what_they_slow_down(tf, machine, reader, kinds):
-    from tfprep.train.monitor.causes import in_words, input_causes
+def test_other_programs_are_named_beside_what_they_slow_down(tf, cpu, reader, kinds):
+    from tfprep.train.monitor.causes import in_words
 
-    sample = _sample(10.0, _reader(**{"decode_s": 18.0, **reader}), **machine)
-    causes = input_causes(sample.since(_sample(0.0, {})), waited_s=10.0)
+    causes = _causes(_sample(10.0, _reader(**{"decode_s": 18.0, **reader}), waited_s=10.0, cpu=cpu))
     assert [cause.kind for cause in causes] == kinds
     assert in_words(causes).count(". As well, ") == len(kinds) - 1
 
@@ -134,9 +146,7 @@ def test_other_programs_are_named_beside_what_they_slow_down(tf, machine, reader
     ],
 )
 def test_what_limits_where_the_step_hardly_waits(tf, times, kinds):
-    from tfprep.train.monitor.causes import step_causes
-
-    causes = step_causes(0.01, 10.0, times.pop("steps", 0), replace(_sample(10.0, {}), **times))
+    causes = _causes(_sample(10.0, {}, waited_s=0.1, **times))
     assert [cause.kind for cause in causes] == kinds
     assert all("a faster input would save at most 1%" in cause.text for cause in causes)
 
@@ -205,19 +215,11 @@ def test_python_between_the_steps(tf, dense, slow_step, tmp_path):
     [(0.5, 0.1, ["step"]), (3.0, 1.0, ["decode"]), (3.0, 5.0, ["python", "decode"]), (3.0, 2.6, ["decode"])],
 )
 def test_the_larger_share_of_the_time_comes_first(tf, waited_s, between_s, kinds):
-    import numpy as np
-
-    from tfprep.train.monitor.causes import summary
-    from tfprep.train.monitor.waits import Waits
-
-    waits = Waits(10.0, 100, waited_s, 800, 0.0, np.full(100, waited_s / 100))
-    sample = replace(_sample(10.0, _reader(decode_s=18.0, wait_s=waited_s)), between_s=between_s)
-    others = {"cpu_wait_s": 15.0, "cpu_others_s": 16.0, "cpu_s": 4.0}
-    beside = replace(sample, machine=_sample(10.0, {}, **others).machine)
-    for one, more in ((sample, []), (beside, ["processors"])):
-        total = summary(waits, one.since(_sample(0.0, {})), 0.1)
-        assert sorted(cause.kind for cause in total.causes) == sorted([*kinds, *more])
-        assert more or [cause.kind for cause in total.causes] == kinds
+    for cpu, more in (((0.0, 0.0, 0.0), []), ((4.0, 15.0, 16.0), ["processors"])):
+        reader = _reader(decode_s=18.0, wait_s=waited_s)
+        causes = _causes(_sample(10.0, reader, waited_s=waited_s, between_s=between_s, cpu=cpu))
+        assert sorted(cause.kind for cause in causes) == sorted([*kinds, *more])
+        assert more or [cause.kind for cause in causes] == kinds
 
 
 def test_stages_that_repeat_makes_again_are_summed_up_over_the_samples():

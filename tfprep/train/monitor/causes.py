@@ -12,11 +12,13 @@ from dataclasses import dataclass
 
 import keras
 
-from tfprep.limits import OTHERS_COUNT, OTHERS_FIRST, lost_to_others
 from tfprep.train.monitor.pipeline import Stage, slowest
 from tfprep.train.monitor.samples import MB, Sample
 from tfprep.train.monitor.waits import Waits
 
+_OTHERS_COUNT, _OTHERS_FIRST = 0.25, 0.55
+"""Share of a program's time that other programs cost at which they are named, and at which they come before what they
+slow down: more than half. Two programs that compute, beside one of two threads, cost half."""
 _READY = 0.5
 """Share of the step's wait below which the reader kept its consumer waiting because its batches were ready."""
 _IDLE = 0.5
@@ -29,7 +31,6 @@ _PYTHON = 0.25
 _RETRACED = 0.1
 """Share of the steps that were traced again."""
 _COMPILING = 0.25
-_PLAIN = "Compute once what is the same in each epoch (tfprep build)"
 
 
 @dataclass(frozen=True)
@@ -50,68 +51,81 @@ class Cause:
     share: float = 0.0
 
 
-def input_causes(spent: Sample, waited_s: float) -> list[Cause]:
-    """Find why the step waited for its input; the first is what limits most.
+def in_words(causes: Sequence[Cause]) -> str:
+    """Return causes as sentences, those after the first as what limits as well."""
+    sentences = [f"{cause.text}{'. ' if cause.advice else ''}{cause.advice}" for cause in causes]
+    return ". As well, ".join(sentences)
+
+
+def causes_of(spent: Sample, wait_share: float) -> list[Cause]:
+    """Find what limits a training; the first limits most.
 
     Args:
-        spent: What passed in the time (see `Sample.since`).
-        waited_s: Seconds that the step waited in it.
+        spent: What passed in the time (`Sample.since`), waits included.
+        wait_share: The share of waiting for input, from 0 to 1, above which the input limits.
     """
-    staged = _reader(spent, waited_s) or _stage(spent)
-    others = _others_cause(spent, _lost_by_input(spent), "the input")
-    causes = [others, staged] if others and others.share > OTHERS_FIRST else [staged, others]
-    if staged is None and spent.pipeline.kinds:
-        text = "the input limits, in a stage that is not known, for autotune is off in this pipeline"
-        causes.append(Cause("unknown", text, "Leave options.autotune.enabled on"))
-    elif staged is None:
-        causes.append(
-            Cause("unknown", "the input limits; it is an iterator of Python, and nothing is known about it", "")
-        )
-    return [cause for cause in causes if cause is not None]
+    share = spent.wait_share or 0.0
+    of_step = _step_causes(spent, share)
+    if share > wait_share:
+        return [*(cause for cause in of_step if cause.share > share), *input_causes(spent)]
+    others = _others(spent, _lost(spent), "it")
+    return [*of_step, *([others] if others else [])]
 
 
-def step_causes(share: float, window_s: float, steps: int, spent: Sample, others: Cause | None = None) -> list[Cause]:
-    """Say what limits where the step hardly waits for input; the first is what limits most.
+def input_causes(spent: Sample) -> list[Cause]:
+    """Find why the step waited for its input; the first is what limits most. See `causes_of`."""
+    others = _others(spent, _lost_by_input(spent), "the input")
+    if (staged := _loader_cause(spent) or _stage_cause(spent)) is None:
+        text, advice = "the input limits; it is an iterator of Python, and nothing is known about it", ""
+        if spent.pipeline.kinds:
+            text = "the input limits, in a stage that is not known, for autotune is off in this pipeline"
+            advice = "Leave options.autotune.enabled on"
+        staged = Cause("unknown", text, advice)
+    if others is None:
+        return [staged]
+    return [others, staged] if others.share > _OTHERS_FIRST else [staged, others]
 
-    Args:
-        share: Share of the time that the step waited for input.
-        window_s: Seconds of training, validation left out.
-        steps: Steps of the time.
-        spent: Where the rest of the time went (see `Sample.since`).
-        others: Other programs, where they take processors.
-    """
+
+# --- the step
+
+
+def _step_causes(spent: Sample, share: float) -> list[Cause]:
+    """Say what limits beside the input, for which the step waited this share of the time; the first is what limits most."""
+    waits = spent.waits or Waits()
+    window_s, steps = max(waits.window_s, 1e-9), waits.batches
     saved = f"a faster input would save at most {share:.0%} of the time"
     causes = []
-    validation = spent.validation_s / max(window_s + spent.validation_s, 1e-9)
+    validation = spent.validation_s / (window_s + spent.validation_s)
     if validation > _PYTHON:
         text = f"validation takes {validation:.0%} of the time; {saved} of training"
         advice = "Validate less often (validation_freq=) or on fewer steps"
         causes.append(Cause("validation", text, advice, validation))
-    compiling = spent.compile_s / window_s if window_s else 0.0
+    compiling = spent.compile_s / window_s
     # JAX compiles small functions of its own in the first steps, and counts the time.
     if spent.traces > _RETRACED * steps > 0 and (compiling > _COMPILING or not spent.compile_s):
         text = f"the step was traced or compiled {spent.traces} times again in {steps} steps"
         text += f", which took {compiling:.0%} of the time" if spent.compile_s else ""
         advice = "Give it batches of one shape and tensors in place of Python values; RetraceGuard names what changed"
         causes.append(Cause("retracing", f"{text}; {saved}", advice, compiling or 0.5))
-    between = (spent.between_s or 0.0) / window_s if window_s else 0.0
+    between = (spent.between_s or 0.0) / window_s
     if between > _PYTHON:
         advice = "Do less in callbacks"
         if keras.backend.backend() != "torch":  # where steps_per_execution is always 1
             advice = "Raise steps_per_execution in compile(), and do less in callbacks"
         text = f"the step limits; {saved}, and Python between the steps takes {between:.0%} of it"
         causes.append(Cause("python", text, advice, between))
-    ranked = sorted(causes, key=lambda cause: -cause.share) or [Cause("step", f"the step limits; {saved}", "")]
-    return [*ranked, *([others] if others else [])]
+    return sorted(causes, key=lambda cause: -cause.share) or [Cause("step", f"the step limits; {saved}", "")]
 
 
-def _others_cause(spent: Sample, lost: float, waiting: str) -> Cause | None:
+# --- other programs
+
+
+def _others(spent: Sample, lost: float, waiting: str) -> Cause | None:
     """Return other programs as a cause where they cost the share `lost` of the time of what `waiting` names; else None."""
-    cpus, seconds = spent.machine.cpus, max(spent.time, 1e-9)
-    others_cpus, own = spent.machine.cpu_others_s / seconds, spent.machine.cpu_s / seconds
-    if others_cpus < OTHERS_COUNT * cpus or lost < OTHERS_COUNT:
+    others, own = spent.cpu.others / spent.time, spent.cpu.own / spent.time
+    if others < _OTHERS_COUNT * spent.cpus or lost < _OTHERS_COUNT:
         return None
-    text = f"other programs limit: they take {others_cpus:.1f} of {cpus} processors ({others_cpus / cpus:.0%})"
+    text = f"other programs limit: they take {others:.1f} of {spent.cpus} processors ({others / spent.cpus:.0%})"
     text += f", and this one gets {own:.1f}, so that {waiting} lacks a processor for up to {lost:.0%} of its time"
     advice = (
         "End or move the other programs, or give this one processors of its own (taskset, the batch system's request)"
@@ -120,12 +134,14 @@ def _others_cause(spent: Sample, lost: float, waiting: str) -> Cause | None:
 
 
 def _lost(spent: Sample) -> float:
-    """Return the share of this program's time that processors which others took could have saved."""
-    machine, seconds = spent.machine, max(spent.time, 1e-9)
-    if machine.cpu_others_s <= 0:
+    """Return the share of this program's time that processors which others took could have saved: an upper bound.
+
+    Without the others, it would take what its threads ask for, as far as there are processors.
+    """
+    own, lacking, others = (s / spent.time for s in (spent.cpu.own, spent.cpu.lacking, spent.cpu.others))
+    if others <= 0 or own + lacking < 1:  # threads that mostly sleep wait for a processor too, but ask for little
         return 0.0
-    own, waiting, others_cpus = machine.cpu_s / seconds, machine.cpu_wait_s / seconds, machine.cpu_others_s / seconds
-    return lost_to_others(own, waiting, others_cpus, machine.cpus)
+    return 1 - own / max(min(own + lacking, own + others, spent.cpus), own, 1e-9)
 
 
 def _lost_by_input(spent: Sample) -> float:
@@ -134,26 +150,29 @@ def _lost_by_input(spent: Sample) -> float:
     No more was lost than all threads of this process waited for a processor, beside the time that the input's threads worked; and
     threads of the loader that wait for room do not lack a processor.
     """
-    of_reader = spent.readers
-    worked_s, idle_s = of_reader.get("read_s", 0.0) + of_reader.get("decode_s", 0.0), of_reader.get("idle_s", 0.0)
+    of_loader = spent.readers
+    worked_s, idle_s = of_loader.get("read_s", 0.0) + of_loader.get("decode_s", 0.0), of_loader.get("idle_s", 0.0)
     busy = worked_s / (worked_s + idle_s) if worked_s else 1.0
     worked_s = worked_s or sum(stage.busy_s for stage in spent.stages)
-    return busy * min(_lost(spent), spent.machine.cpu_wait_s / worked_s if worked_s > 0 else 1.0)
+    return busy * min(_lost(spent), spent.cpu.lacking / worked_s if worked_s > 0 else 1.0)
 
 
-def _reader(spent: Sample, waited_s: float) -> Cause | None:
+# --- tfprep's loader
+
+
+def _loader_cause(spent: Sample) -> Cause | None:
     """Tell the causes within tfprep's loader apart by the seconds that its threads spent on each kind of work."""
     counted = spent.readers
     if not {"wait_s", "read_s", "decode_s", "idle_s"} <= set(counted):
         return None
+    if counted["wait_s"] < _READY * (spent.waits or Waits()).waited_s:
+        return _after_the_loader(spent)
     read_s, decode_s, idle_s = counted["read_s"], counted["decode_s"], counted["idle_s"]
     if counted.get("requests", 0.0):  # threads that have nothing to do wait for what is fetched, while the step waits
         read_s, idle_s = read_s + idle_s, 0.0
     from_cache, read = counted.get("records_cached", 0.0), counted.get("records_read", 0.0)
-    prefetch, threads = counted.get("prefetch", 0.0), counted.get("threads", 0.0)
     records, capacity = counted.get("cache_records", 0.0), counted.get("cache_capacity", 0.0)
-    if counted["wait_s"] < _READY * waited_s:
-        return _after_the_loader(spent)
+    prefetch, threads = counted.get("prefetch", 0.0), counted.get("threads", 0.0)
     if from_cache > _CACHED * (from_cache + read):
         text = f"the loader limits while it copies rows from its cache on {threads:.0f} threads"
         return Cause("copy", text, "Drop fields that are not used (inputs=, targets=), or store smaller images")
@@ -177,8 +196,8 @@ def _working(spent: Sample, read_s: float, decode_s: float) -> Cause:
     if read_s <= decode_s:
         advice = "Store smaller images or a codec that decodes faster (tfprep bench --forms measures them)"
         advice += ", or give the job more processors"
-        if threads < spent.machine.cpus:
-            advice = f"Raise threads: {threads:.0f} of {spent.machine.cpus} processors decode"
+        if threads < spent.cpus:
+            advice = f"Raise threads: {threads:.0f} of {spent.cpus} processors decode"
         return Cause("decode", f"decoding {busy}", advice)
     if requests:
         text = f"fetching {busy}; {requests:,.0f} requests brought {counted.get('bytes_fetched', 0.0) / MB:,.0f} MB"
@@ -211,7 +230,10 @@ def _after_the_loader(spent: Sample) -> Cause:
     )
 
 
-def _stage(spent: Sample) -> Cause | None:
+# --- tf.data
+
+
+def _stage_cause(spent: Sample) -> Cause | None:
     """Name the slowest stage of a pipeline of tf.data, and a shuffle buffer that it fills."""
     worst = slowest(spent.stages)
     if worst is None:
@@ -229,7 +251,7 @@ def _stage(spent: Sample) -> Cause | None:
     why = " and calls Python for each element" if python else ""
     kind = "python map" if python else "map" if "Map" in worst.kind else "stage"
     text = f"the input limits, most of all its stage {worst.in_words()}{why}"
-    return Cause(kind, text, _map_advice(_PLAIN, worst, spent))
+    return Cause(kind, text, _map_advice("Compute once what is the same in each epoch (tfprep build)", worst, spent))
 
 
 def _map_advice(first: str, worst: Stage | None, spent: Sample) -> str:
@@ -255,22 +277,16 @@ class InputWarning:
     text: str
 
 
-def warning_of(sample: Sample, before: Sample, wait_share: float) -> InputWarning | None:
-    """Return what is worth a warning about the time since the sample before, or None.
+def warning_of(spent: Sample, wait_share: float) -> InputWarning | None:
+    """Return what is worth a warning about what passed since the sample before, or None.
 
     The step waits for more than `wait_share` of its time; where no batch came at all, for the whole of it.
     """
-    waits = sample.waits
+    waits = spent.waits
     if waits is None or (waits.share or 0.0) <= wait_share or not (waits.batches or waits.pending_s >= waits.window_s):
         return None
-    causes = input_causes(sample.since(before), waits.waited_s)
+    causes = input_causes(spent)
     return InputWarning(causes[0].kind, f"{waits.in_words()}: {in_words(causes)}")
-
-
-def in_words(causes: Sequence[Cause]) -> str:
-    """Return causes as sentences, those after the first as what limits as well."""
-    sentences = [f"{cause.text}{'. ' if cause.advice else ''}{cause.advice}" for cause in causes]
-    return ". As well, ".join(sentences)
 
 
 @dataclass(frozen=True)
@@ -278,32 +294,15 @@ class TrainingSummary:
     """A training without its start.
 
     Attributes:
-        waits: All waits, as those of one window.
-        causes: What limits, the first most.
+        waits: All waits.
         spent: Where the time went (see `Sample.since`).
+        causes: What limits, the first most.
     """
 
     waits: Waits
-    causes: tuple[Cause, ...]
     spent: Sample
+    causes: tuple[Cause, ...]
 
     def in_words(self) -> str:
         """Return two lines."""
         return f"InputMonitor: {self.waits.in_words()}\nInputMonitor: {in_words(self.causes)}"
-
-
-def summary(waits: Waits, spent: Sample, wait_share: float) -> TrainingSummary:
-    """Sum up a training.
-
-    Args:
-        waits: Its waits.
-        spent: Where its time went (see `Sample.since`).
-        wait_share: The share of waiting above which the input limits.
-    """
-    share = waits.share or 0.0
-    others = _others_cause(spent, _lost(spent), "it") if share <= wait_share else None
-    of_step = step_causes(share, waits.window_s, waits.batches, spent, others)
-    if share <= wait_share:
-        return TrainingSummary(waits, tuple(of_step), spent)
-    larger = [cause for cause in of_step if cause.share > share]
-    return TrainingSummary(waits, (*larger, *input_causes(spent, waits.waited_s)), spent)

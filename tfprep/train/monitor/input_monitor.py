@@ -11,13 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tfprep.errors import TrainError
-from tfprep.train.backend import compilations, require_backend
-from tfprep.train.monitor.causes import InputWarning, TrainingSummary, summary, warning_of
+from tfprep.limits import CpuTimes, available_memory, usable_cpus
+from tfprep.train.backend import accelerator_memory, compilations, require_backend
+from tfprep.train.monitor.causes import InputWarning, TrainingSummary, causes_of, warning_of
 from tfprep.train.monitor.iterators import CustomLoop
 from tfprep.train.monitor.pipeline import Stage, added_work, counters, pipeline_of, stages, work_since
-from tfprep.train.monitor.samples import InputLog, Sample, look
-from tfprep.train.monitor.waits import Waits, call_often
+from tfprep.train.monitor.samples import InputLog, Sample
+from tfprep.train.monitor.waits import call_often
 from tfprep.train.steps import Listener, TrainSteps, attach, count_traces, detach
 
 _LOG = logging.getLogger("tfprep.train")
@@ -83,9 +86,10 @@ class InputMonitor(Listener):
         self._watched: TrainSteps | CustomLoop = CustomLoop()
         self._log: InputLog | None = None
         self._stop = threading.Event()
-        self._seen = Waits()
-        self._baseline: tuple[Waits, Sample] | None = None
-        self._work: tuple[Stage, ...] = ()
+        self._baseline: Sample | None = None  # after the first step, which traces for longer than the others
+        self._last: Sample | None = None  # the last sample, with the waits since the beginning
+        self._work: tuple[Stage, ...] = ()  # what the stages have done since the baseline, which `repeat` makes again
+        self._stages: tuple[Stage, ...] = ()  # at the last look
         self._validation_s = self._test_since = 0.0
 
     # --- Keras --------------------------------------------------------------------------------------------------------
@@ -141,11 +145,10 @@ class InputMonitor(Listener):
     # --- custom training loops ----------------------------------------------------------------------------------------
 
     def watch(self, data: Any, *, step: Any = None) -> Any:
-        """Return an iterator over `data` whose waits are measured, for Python loops and functions of `tf.function`.
+        """Return an iterator over `data` whose waits are measured, for a loop of Python.
 
         Args:
-            data: A `tf.data.Dataset` or `tf.data.Iterator`, for which a `tf.data.Iterator` comes back; or an iterable of batches,
-                such as tfprep's other loaders.
+            data: A `tf.data.Dataset`, a `tf.data.Iterator` or another iterable of batches, such as tfprep's loaders.
             step: The `tf.function` that trains, whose traces are counted. On JAX compilations are counted without it.
 
         Raises:
@@ -179,19 +182,17 @@ class InputMonitor(Listener):
         with self._lock:
             if self._log is None:
                 raise TrainError("the monitor does not run: sample() is called during fit or inside `with`")
-            reading = self._watched.clock.read()
-            waits = self._watched.clock.between(self._seen, reading) if self._watched.measured else None
-            self._seen = reading
-            sample = self._look(waits)
-            before = self.samples[-1] if self.samples else None
+            now, before = self._look(), self._last
+            spent = now if before is None else now.since(before)
             if self._baseline is not None:
-                since = before if before is not None and before.time > self._baseline[1].time else self._baseline[1]
-                self._work = added_work(self._work, work_since(sample.stages, since.stages))
+                self._work = added_work(self._work, work_since(now.stages, self._stages))
+            self._last, self._stages = now, now.stages
+            sample = replace(now, waits=spent.waits)
             self.samples = [*self.samples[1 - _KEPT :], sample]
             self._log.sample(sample)
             if self._on_sample is not None:
                 self._on_sample(sample.as_json())
-            warning = None if before is None else warning_of(sample, before, self._wait_share)
+            warning = None if before is None else warning_of(spent, self._wait_share)
             if warning is not None and warning.cause not in {other.cause for other in self.warnings}:
                 self.warnings.append(warning)
                 self._log.warning(warning)
@@ -201,27 +202,29 @@ class InputMonitor(Listener):
     def total(self) -> TrainingSummary | None:
         """Return the waits and causes of the run so far; None where fewer than two waits were measured."""
         with self._lock:
-            if not self.samples or self._baseline is None or self.samples[-1].waits is None:
+            if self._last is None or self._baseline is None or self._last.waits is None:
                 return None
-            first, baseline = self._baseline
-            waits = self._watched.clock.between(first, self._seen)
-            if waits.window_s <= 0 or waits.each_s.size < 2:
+            spent = replace(self._last.since(self._baseline), stages=self._work)
+            if spent.waits is None or spent.waits.window_s <= 0 or spent.waits.batches < 2:
                 return None
-            spent = replace(self.samples[-1].since(baseline), stages=self._work)
-            return summary(waits, spent, self._wait_share)
+            return TrainingSummary(spent.waits, spent, tuple(causes_of(spent, self._wait_share)))
 
     def _set_baseline(self) -> None:
-        """Begin the run that is summed up: after the first step, which traces for longer than the others."""
         with self._lock:
-            self._baseline = self._watched.clock.read(), self._look(None)
+            self._baseline = self._look()
+            self._stages = self._baseline.stages
 
-    def _look(self, waits: Waits | None) -> Sample:
+    def _look(self) -> Sample:
         watched = self._watched
         return Sample(
             time=time.time(),
             step=watched.count,
-            waits=waits,
-            machine=look(),
+            waits=watched.clock.read() if watched.measured else None,
+            cpu=CpuTimes.now(),
+            cpus=usable_cpus(),
+            rss=psutil.Process().memory_info().rss,
+            available=available_memory(),
+            gpus=accelerator_memory(),
             stages=stages(watched.source),
             readers=counters(watched.loader, watched.source),
             between_s=watched.between_s,
@@ -233,8 +236,8 @@ class InputMonitor(Listener):
 
     def _begin(self, watched: TrainSteps | CustomLoop) -> None:
         self.samples, self.warnings, self.summary = [], [], ""
-        self._watched, self._seen, self._baseline, self._work = watched, Waits(), None, ()
-        self._validation_s = 0.0
+        self._watched, self._baseline, self._last = watched, None, None
+        self._work, self._stages, self._validation_s = (), (), 0.0
         compilations()  # counts from here on
         self._log = InputLog(self.log_dir)
         self._stop = threading.Event()

@@ -1,4 +1,4 @@
-"""One look at the input of a training every few seconds: waits, buffers, memory and processors; and where it is written."""
+"""What a training has done and used up to a moment, the difference between two moments, and where both are written."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from tfprep.limits import CpuTimes, available_memory, usable_cpus
-from tfprep.train.backend import accelerator_memory
+from tfprep.limits import CpuTimes
 from tfprep.train.charts import SummaryWriter
 from tfprep.train.monitor.pipeline import GAUGES, Pipeline, Stage, work_since
 from tfprep.train.monitor.waits import Waits
@@ -21,52 +18,19 @@ MB = 1e6
 
 
 @dataclass(frozen=True)
-class MachineState:
-    """Memory in bytes, times in seconds.
-
-    Attributes:
-        rss: Resident memory of this process.
-        available: Memory that may still be taken.
-        gpus: Device to (bytes in use, peak), of what the backend allocated.
-        cpus: Processors that this process may use.
-        cpu_s: Processor time of this process and its children so far.
-        cpu_wait_s: Time that threads of this process and its children were ready to run but had no processor; 0 where the system
-            does not count it (Linux does).
-        cpu_others_s: Time that other programs have taken from these processors since the machine started.
-    """
-
-    rss: int
-    available: int
-    gpus: dict[str, tuple[int, int]] = field(default_factory=dict)
-    cpus: int = 1
-    cpu_s: float = 0.0
-    cpu_wait_s: float = 0.0
-    cpu_others_s: float = 0.0
-
-
-def look() -> MachineState:
-    """Return the state of the machine now; takes some milliseconds."""
-    times = CpuTimes.now()
-    return MachineState(
-        rss=psutil.Process().memory_info().rss,
-        available=available_memory(),
-        gpus=accelerator_memory(),
-        cpus=usable_cpus(),
-        cpu_s=times.own,
-        cpu_wait_s=times.lacking,
-        cpu_others_s=times.others,
-    )
-
-
-@dataclass(frozen=True)
 class Sample:
-    """The time between the last sample and this one.
+    """One moment of a training: totals since its beginning, and what is in use now. `since` makes the totals differences.
 
     Attributes:
-        time: Unix time in seconds.
+        time: Unix time in seconds; of a difference the seconds between the two.
         step: Batches trained on so far.
-        waits: The waits for input; None where they were not measured (before the first step, under a distribution strategy).
-        machine: Memory and processors.
+        waits: The waits for input; None where they were not measured (before the first step, under a distribution strategy). In
+            `InputMonitor.samples` and in `input.jsonl` they are those since the sample before.
+        cpu: Processor time in seconds, of this process and of others.
+        cpus: Processors that this process may use.
+        rss: Resident memory of this process in bytes.
+        available: Bytes of memory that may still be taken.
+        gpus: Device to (bytes in use, peak), of what the backend allocated.
         stages: Buffers of a pipeline of tf.data, the consumer's side first.
         readers: Counters of tfprep's loader, by name.
         between_s: Seconds that the trainer has spent between steps since `fit` began, in callbacks and in Keras's loop; None
@@ -80,7 +44,11 @@ class Sample:
     time: float
     step: int
     waits: Waits | None
-    machine: MachineState
+    cpu: CpuTimes
+    cpus: int = 1
+    rss: int = 0
+    available: int = 0
+    gpus: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     stages: tuple[Stage, ...] = ()
     readers: Mapping[str, float] = field(default_factory=dict)
     between_s: float | None = None
@@ -95,9 +63,7 @@ class Sample:
         return self.waits.share if self.waits else None
 
     def since(self, before: Sample) -> Sample:
-        """Return what has passed since an earlier sample in place of every total; `time` is then the seconds between the two."""
-        of_machine = ("cpu_s", "cpu_wait_s", "cpu_others_s")
-        passed = {name: getattr(self.machine, name) - getattr(before.machine, name) for name in of_machine}
+        """Return what has passed since an earlier moment in place of every total."""
         counted = {
             name: value if name in GAUGES else value - before.readers.get(name, 0.0)
             for name, value in self.readers.items()
@@ -105,7 +71,8 @@ class Sample:
         return replace(
             self,
             time=max(self.time - before.time, 1e-9),
-            machine=replace(self.machine, **passed),
+            waits=None if self.waits is None else self.waits.since(before.waits or Waits()),
+            cpu=self.cpu.since(before.cpu),
             stages=work_since(self.stages, before.stages),
             readers=counted,
             between_s=None if self.between_s is None else self.between_s - (before.between_s or 0.0),
@@ -123,15 +90,12 @@ class Sample:
         tags = {"share": "wait_share", "p50_ms": "wait_ms/p50", "p99_ms": "wait_ms/p99", "images_per_s": "images_per_s"}
         waits = self.waits.as_json() if self.waits else {}
         timed = {f"input/{tag}": waits[name] for name, tag in tags.items() if waits.get(name) is not None}
-        memory = {"machine/rss_mb": self.machine.rss / MB, "machine/available_mb": self.machine.available / MB}
+        memory = {"machine/rss_mb": self.rss / MB, "machine/available_mb": self.available / MB}
         elements = {f"buffers/elements/{stage.name}": float(stage.elements) for stage in self.stages}
         sizes = {f"buffers/mb/{stage.name}": stage.bytes / MB for stage in self.stages}
         readers = {f"reader/{name}": value for name, value in self.readers.items()}
-        gpus = {f"gpu/{name}_mb": used / MB for name, (used, _) in self.machine.gpus.items()}
+        gpus = {f"gpu/{name}_mb": used / MB for name, (used, _) in self.gpus.items()}
         return {**timed, **memory, **elements, **sizes, **readers, **gpus}
-
-
-# --- the log
 
 
 class InputLog:

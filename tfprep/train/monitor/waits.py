@@ -7,7 +7,7 @@ import time
 import weakref
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,15 +16,15 @@ import numpy.typing as npt
 
 @dataclass(frozen=True)
 class Waits:
-    """The waits of one window of training time, or since the beginning.
+    """The waits since the beginning of a training, or between two moments of it.
 
     Attributes:
-        window_s: Length of the window in seconds; validation does not count.
-        batches: Batches that came in it.
-        waited_s: Seconds of waiting in it; of a wait that crosses its border the part inside.
-        images: Images that came in it.
-        pending_s: Seconds that the consumer has been waiting at its end.
-        each_s: The waits that ended in it, in seconds; left out in those since the beginning.
+        window_s: Seconds of training; validation does not count.
+        batches: Batches that came.
+        waited_s: Seconds of waiting; of a wait that has not ended the part so far.
+        images: Images that came.
+        pending_s: Seconds that the consumer has been waiting at the end.
+        each_s: The waits that ended, in seconds.
     """
 
     window_s: float = 0.0
@@ -33,6 +33,13 @@ class Waits:
     images: int = 0
     pending_s: float = 0.0
     each_s: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0), compare=False)
+
+    def since(self, before: Waits) -> Waits:
+        """Return the waits since an earlier moment."""
+        passed = {
+            name: getattr(self, name) - getattr(before, name) for name in ("window_s", "batches", "waited_s", "images")
+        }
+        return replace(self, **passed, each_s=self.each_s[before.batches :])
 
     @property
     def share(self) -> float | None:
@@ -67,13 +74,17 @@ class WaitClock:
     """The waits of one training, whose inputs may change. Training time counts from `resume` to `pause`.
 
     Any thread may call it.
+
+    Attributes:
+        waited_s: Seconds of the waits that ended.
     """
 
     def __init__(self) -> None:
+        self.waited_s = 0.0
         self._lock = threading.Lock()
         self._each_s = array("d")  # 8 bytes for each batch of the training
         self._images = 0
-        self._waited_s = self._active_s = 0.0
+        self._active_s = 0.0
         self._asked_at: float | None = None
         self._running_since: float | None = None
 
@@ -88,7 +99,7 @@ class WaitClock:
             if wait_s is None:
                 wait_s = time.perf_counter() - self._asked_at if self._asked_at is not None else 0.0
             self._each_s.append(wait_s)
-            self._waited_s += wait_s
+            self.waited_s += wait_s
             self._images += images
             self._asked_at = None
 
@@ -99,15 +110,15 @@ class WaitClock:
 
     def pause(self) -> None:
         """Stop counting time."""
+        self.resume()
         with self._lock:
-            self._stop(time.perf_counter())
             self._running_since = self._asked_at = None
 
     def resume(self) -> None:
         """Count time from now on."""
         with self._lock:
             now = time.perf_counter()
-            self._stop(now)
+            self._active_s += now - self._running_since if self._running_since is not None else 0.0
             self._running_since = now
 
     def read(self) -> Waits:
@@ -119,27 +130,11 @@ class WaitClock:
             return Waits(
                 window_s=self._active_s + running_s,
                 batches=len(self._each_s),
-                waited_s=self._waited_s + pending_s,
+                waited_s=self.waited_s + pending_s,
                 images=self._images,
                 pending_s=pending_s,
+                each_s=np.array(self._each_s),
             )
-
-    def between(self, before: Waits, now: Waits) -> Waits:
-        """Return the waits between two readings."""
-        with self._lock:
-            each_s = np.array(self._each_s[before.batches : now.batches])
-        return Waits(
-            window_s=now.window_s - before.window_s,
-            batches=now.batches - before.batches,
-            waited_s=now.waited_s - before.waited_s,
-            images=now.images - before.images,
-            pending_s=now.pending_s,
-            each_s=each_s,
-        )
-
-    def _stop(self, now: float) -> None:
-        if self._running_since is not None:
-            self._active_s += now - self._running_since
 
 
 def call_often(look: Callable[[], bool], every_s: float, stopped: threading.Event, name: str) -> None:

@@ -7,14 +7,14 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
 from tfprep.errors import TrainError
 from tfprep.train.backend import require_backend
 from tfprep.train.monitor.iterators import CustomLoop
-from tfprep.train.monitor.pipeline import counters, stages, stopped
+from tfprep.train.monitor.pipeline import Stage, counters, stages, stopped
 from tfprep.train.monitor.waits import call_often
 from tfprep.train.steps import Listener, TrainSteps, attach, detach
 
@@ -93,42 +93,41 @@ class Watchdog(Listener):
 
     def _look(self) -> bool:
         """Look at the clock once; returns True."""
-        reading = self._watched.clock.read()
-        awaited = reading.batches if reading.pending_s else -1
-        self._looks = self._looks + 1 if awaited == self._awaited and reading.pending_s else 0
+        waits = self._watched.clock.read()
+        awaited = waits.batches if waits.pending_s else -1
+        self._looks = self._looks + 1 if awaited == self._awaited and waits.pending_s else 0
         self._awaited = awaited
         if self._looks == _LOOKS:
-            if sys.__stderr__ is not None:
-                with suppress(OSError, ValueError):  # it is closed
-                    faulthandler.dump_traceback(file=sys.__stderr__)
-            text = f"no batch for {reading.pending_s:.1f} s (timeout_s={self._timeout_s:g}): {self._where()}"
+            with suppress(OSError, ValueError):  # it is closed
+                faulthandler.dump_traceback(file=sys.__stderr__ or 2)
+            try:
+                where = _where(stages(self._watched.source), counters(self._watched.loader, self._watched.source))
+            except Exception:  # the report has to come all the same
+                _LOG.exception("Watchdog: the counters cannot be read")
+                where = "the stacks above show where"
+            text = f"no batch for {waits.pending_s:.1f} s (timeout_s={self._timeout_s:g}): {where}"
             _LOG.critical("Watchdog: %s", text)  # on standard error, unless the program has configured its logs
             if self._exit_code is not None:
                 logging.shutdown()
                 os._exit(self._exit_code)
         return True
 
-    def _where(self) -> str:
-        """Say where the pipeline stopped, from the model of tf.data, or from the counters of tfprep's loader."""
-        try:
-            of_tf_data = stages(self._watched.source)
-            counted = counters(self._watched.loader, self._watched.source)
-        except Exception:  # the report has to come all the same
-            _LOG.exception("Watchdog: the counters cannot be read")
-            return "the stacks above show where"
-        if of_tf_data:
-            at = [f"{stage.name}, which has handed on {stage.produced:,} elements" for stage in stopped(of_tf_data)]
-            lines = [f"stopped in stage {' or '.join(at)}"]
-            for stage in of_tf_data:
-                note = "; it fills for the first time: make it smaller, or timeout_s longer" if stage.fills else ""
-                lines.append(
-                    f"  stage {stage.name}: {stage.produced:,} handed on, {stage.elements:,} in its buffer{note}"
-                )
-            return "\n".join(lines)
-        if counted.get("batches_ready", 0) > 0:
-            ready = f"{counted['batches_ready']:.0f} batches are ready in its reader"
-            return f"stopped after the loader: {ready}, and what comes after it, such as a `.map`, does not take them"
-        if counted:
-            values = ", ".join(f"{name}={value:g}" for name, value in counted.items())
-            return f"stopped in the loader's reader, which has delivered {counted['batches']:,.0f} batches\n  {values}"
-        return "which stage stopped is not known, for autotune is off in this pipeline; the stacks above show where"
+
+def _where(of_tf_data: tuple[Stage, ...], counted: Mapping[str, float]) -> str:
+    """Say where a pipeline stopped, by the model of tf.data, or by the counters of tfprep's loader."""
+    if of_tf_data:
+        at = " or ".join(
+            f"{stage.name}, which has handed on {stage.produced:,} elements" for stage in stopped(of_tf_data)
+        )
+        lines = [f"stopped in stage {at}"]
+        for stage in of_tf_data:
+            note = "; it fills for the first time: make it smaller, or timeout_s longer" if stage.fills else ""
+            lines.append(f"  stage {stage.name}: {stage.produced:,} handed on, {stage.elements:,} in its buffer{note}")
+        return "\n".join(lines)
+    if counted.get("batches_ready", 0) > 0:
+        ready = f"{counted['batches_ready']:.0f} batches are ready in its reader"
+        return f"stopped after the loader: {ready}, and what comes after it, such as a `.map`, does not take them"
+    if counted:
+        values = ", ".join(f"{name}={value:g}" for name, value in counted.items())
+        return f"stopped in the loader's reader, which has delivered {counted['batches']:,.0f} batches\n  {values}"
+    return "which stage stopped is not known, for autotune is off in this pipeline; the stacks above show where"
