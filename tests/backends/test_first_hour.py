@@ -10,6 +10,9 @@ import pytest
 
 keras = pytest.importorskip("keras")
 BACKEND = keras.backend.backend()
+pytestmark = pytest.mark.skipif(
+    BACKEND == "tensorflow", reason="tests/docs/test_tutorials.py follows docs/start.md there"
+)
 SCRIPT = Path(__file__).parents[1] / "first_hour" / "hour.py"
 
 

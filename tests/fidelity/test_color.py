@@ -23,6 +23,7 @@ from tfprep.augment import (
     Blur,
     Brightness,
     Clahe,
+    ColorJitter,
     Contrast,
     Equalize,
     Erasing,
@@ -78,6 +79,17 @@ IMAGES = {
     "a mean of 1.5": np.array([[[1] * 3, [2] * 3]], np.uint8), "ramp": RAMP, "one pixel": NOISE[:1, :1],
     "grid of colors": np.stack(np.meshgrid(LEVELS, LEVELS, LEVELS), -1).reshape(86, -1, 3),
 }  # fmt: skip
+ENHANCED = {
+    Brightness: ImageEnhance.Brightness, Contrast: ImageEnhance.Contrast, Saturation: ImageEnhance.Color,
+    Sharpness: ImageEnhance.Sharpness,
+}  # fmt: skip
+
+
+def jitter(op, amount):
+    """A ColorJitter that changes what this op changes, and nothing else."""
+    return ColorJitter(**{"brightness": 0, "contrast": 0, "saturation": 0, op.__name__.lower(): amount})
+
+
 PILLOW = [
     (Invert(1), ImageOps.invert),
     (Equalize(), ImageOps.equalize),
@@ -87,12 +99,7 @@ PILLOW = [
     *[(Solarize((at, at)), lambda image, at=at: ImageOps.solarize(image, at)) for at in (0, 99, 128, 256)],
     *[
         (op((factor, factor)), lambda image, enhance=enhance, factor=factor: enhance(image).enhance(factor))
-        for op, enhance in (
-            (Brightness, ImageEnhance.Brightness),
-            (Contrast, ImageEnhance.Contrast),
-            (Saturation, ImageEnhance.Color),
-            (Sharpness, ImageEnhance.Sharpness),
-        )
+        for op, enhance in ENHANCED.items()
         for factor in (0, 0.3, 1, 1.7, 4)
     ],
 ]
@@ -116,6 +123,11 @@ EXACT = [
     *[(Blur((sigma, sigma)), blurred(sigma) if sigma else IMAGE, 1 if sigma else 0) for sigma in (0, 0.7, 1.5, 3.0)],
     *[(JpegArtifacts((40, 40), name), jpeg(IMAGE, 40, n), 0) for n, name in enumerate(("444", "422", "420"))],
     (Noise((0, 0)), IMAGE, 0),
+    *[
+        (jitter(op, (factor, factor)), np.asarray(ENHANCED[op](PIL).enhance(factor)), 1)
+        for op in (Brightness, Contrast, Saturation)
+        for factor in (0.3, 1, 1.7)
+    ],
 ]
 
 
@@ -131,6 +143,7 @@ def test_ops_of_one_strength_equal_their_reference():
 
 
 @pytest.mark.covers("Brightness", "Contrast", "Saturation", "Sharpness", "Gamma", "Solarize", "Posterize", "Hue")
+@pytest.mark.covers("ColorJitter")
 def test_strengths_are_drawn_from_their_ranges():
     gray = int(Image.new("RGB", (1, 1), (160, 60, 60)).convert("L").getpixel((0, 0)))
     halves = np.full((1, 2, 3), 28, np.uint8)
@@ -141,6 +154,8 @@ def test_strengths_are_drawn_from_their_ranges():
         (Brightness((0.2, 0.9)), np.full((1, 1, 3), 255, np.uint8), (0, 0), 51, 229.5),
         (Brightness(0.3), np.full((1, 1, 3), 190, np.uint8), (0, 0), 133, 247),
         (Contrast((0.1, 1.2)), halves, (0, 1), 138, 248),
+        (jitter(Brightness, 0.3), np.full((1, 1, 3), 190, np.uint8), (0, 0), 133, 247),
+        (jitter(Contrast, (0.1, 1.2)), halves, (0, 1), 138, 248),
         (Saturation((0.1, 1.9)), np.array([[[160, 60, 60]]], np.uint8), (0, 0), gray + 7, gray + 1.9 * (160 - gray)),
         (Sharpness((0.0, 3.0)), spike, (2, 2), 124.5, 245),
     ):
@@ -163,6 +178,15 @@ def test_ops_happen_with_their_probability(p):
     for op in (Grayscale(p), Invert(p), Equalize(p), AutoContrast(p)):
         made = colored(op, small, 400)
         check_share([not np.array_equal(image, small) for image in made], p)
+
+
+@pytest.mark.covers("ColorJitter")
+def test_color_jitter_takes_all_orders_and_its_probability():
+    small = IMAGE[:30, :30]
+    check_share([(made != small).any() for made in colored(ColorJitter(p=0.3), small, 600)], 0.3)
+    made = colored(ColorJitter(0, (3.0, 3.0), (0.0, 0.0)), small, 40)  # contrast, then gray; or gray, then contrast
+    assert len({image.tobytes() for image in made}) == 2
+    assert max(np.ptp(image.astype(int), axis=2).max() for image in made) <= 1  # gray
 
 
 @pytest.mark.covers("Clahe")

@@ -4,7 +4,7 @@ Two fields tell where each output pixel comes from: the map `where` holds the co
 interpolation keeps exactly, and the map `inside` is 1. So nothing here reads a matrix of tfprep.
 """
 
-from math import cos, log, pi, radians, sin, sqrt, tan
+from math import cos, pi, radians, sin, sqrt, tan
 
 import numpy as np
 import pytest
@@ -12,7 +12,6 @@ from PIL import Image
 from scipy import ndimage
 
 from tests.fidelity.public import check_counts, check_share, check_uniform, variants
-from tfprep import augment
 from tfprep.augment import (
     CenterCrop,
     Crop,
@@ -376,26 +375,6 @@ def test_crops_are_equally_likely_at_every_position():
     assert wide[:, 1:-2].any()
 
 
-@pytest.mark.covers("RandomResizedCrop")
-def test_random_resized_crops_have_szegedys_distribution():
-    """Area uniform, aspect log-uniform, position uniform; all windows of this range fit, so that none is drawn again."""
-    size = (600, 600)
-    dots = moved(RandomResizedCrop(100, 200, scale=(0.1, 0.5), ratio=(0.5, 1.5)), 600, size, [[0, 0], [600, 600]])
-    scale = (dots[:, 1] - dots[:, 0]) / 600
-    width, height = (np.array([200, 100]) / scale).T
-    left, top = (-dots[:, 0] / scale).T
-    check_uniform(np.clip(width * height / 600**2, 0.1, 0.5), 0.1, 0.5)
-    check_uniform(np.clip(np.log(width / height), log(0.5), log(1.5)), log(0.5), log(1.5))
-    check_uniform(np.clip(left / (600 - width), 0, 1), 0, 1)
-    check_uniform(np.clip(top / (600 - height), 0, 1), 0, 1)
-    # Unaugmented: 'resize to 256, crop 224 from the center'.
-    sample = scene((256, 256))
-    out = variants({"where": sample["where"]}, {"where": "map"}, first=0, geometry=[RandomResizedCrop(224, 224)])[0][
-        "where"
-    ]
-    np.testing.assert_allclose([out[0, 0], out[-1, -1]], [[16.5, 16.5], [239.5, 239.5]], atol=1e-3)
-
-
 @pytest.mark.covers("Elastic")
 def test_elastic_offsets_are_smoothed_uniform_noise():
     """Simard et al.: uniform numbers in ± 1 have the variance 1/3; a Gaussian of sigma divides it by 4 pi sigma², and gives a
@@ -459,8 +438,3 @@ def test_boxes_that_are_hardly_visible_go_with_their_rows():
         assert np.flatnonzero(shares >= least).tolist() == kept
         np.testing.assert_allclose(out["boxes"], expected[kept])
         assert out["labels"].tolist() == labels[kept].tolist()
-
-
-def test_augment_offers_what_this_file_tracks():
-    geometric = {type(op).__name__ for op in TRACKED}
-    assert geometric <= set(augment.__all__)

@@ -98,10 +98,6 @@ def test_masks_keep_their_numbers():
         assert decoded.dtype == (np.uint16 if "16" in name else np.uint8)
     with pytest.raises(SampleError):
         images.decode_mask(written(PIL))
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    turned = written(Image.fromarray(numbers), exif=exif)
-    np.testing.assert_array_equal(images.decode_mask(turned), np.rot90(numbers, -1))
 
 
 def test_pixels_keep_their_channels():

@@ -1,27 +1,25 @@
-"""Ops at load against the published algorithms, written again: windows, pixels, color, erased rectangles.
+"""Ops at load against the published algorithms, written again: windows and pixels.
 
 The map `where` holds the coordinates of its own pixel centers, which averages and linear interpolation keep: it says which window
 of the stored sample an element shows.
 """
 
-import itertools
 from math import exp, log, sqrt
 
 import numpy as np
 import pytest
-from PIL import Image, ImageEnhance
 from scipy import stats
 
 import tfprep.load
 from tests.conftest import write_dataset
-from tests.fidelity.public import FALSE_ALARM, check_counts, check_share, check_uniform
-from tests.load.batches import stages
+from tests.fidelity.public import FALSE_ALARM, check_counts
+from tests.load.batches import batches, joined, stages
 from tfprep import augment, codecs, load
 
 H, W = SIZE = (40, 56)
 COUNT = 50
-KINDS = {"where": "map", "image": "image", "number": "scalar"}
-CODECS = {"where": codecs.Raw(), "image": codecs.Png(), "number": codecs.Scalar()}
+KINDS = {"where": "map", "image": "image"}
+CODECS = {"where": codecs.Raw(), "image": codecs.Png()}
 
 
 def fields(rng, number):
@@ -29,7 +27,6 @@ def fields(rng, number):
     return {
         "where": np.stack([x, y], -1).astype(np.float32),
         "image": rng.integers(0, 256, (*SIZE, 3), dtype=np.uint8),
-        "number": np.array(number),
     }
 
 
@@ -46,13 +43,8 @@ def data(made):
 
 def column(data, name, ops, count=COUNT, split="train", **options):
     """A field of `count` samples."""
-    options = {"batch_size": COUNT, "threads": 1, "fields": [name], **stages(ops), "order": "sequential", **options}
-    loader = data.numpy_loader(split, **options)
-    try:
-        batches = loader.repeat() if split == "train" else loader
-        return np.concatenate([batch[name] for batch in itertools.islice(batches, -(-count // COUNT))])
-    finally:
-        loader.close()
+    options = {"batch_size": COUNT, "fields": [name], **stages(ops), "order": "sequential", "seed": 0, **options}
+    return joined(batches(data, -(-count // COUNT), split, **options))[name]
 
 
 def windows(where):
@@ -163,55 +155,6 @@ def test_buckets_are_covered(data):
     assert (left, width) == (0, W)
     assert abs(height - 16 * W / 24) <= 1
     assert abs(top + height / 2 - H / 2) <= 1.5
-
-
-# --- color -----------------------------------------------------------------------------------------------------------------
-
-
-PUBLISHED = {"brightness": ImageEnhance.Brightness, "contrast": ImageEnhance.Contrast, "saturation": ImageEnhance.Color}
-
-
-@pytest.mark.covers("ColorJitter")
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_color_jitter_is_pillows_blend(made, data, name):
-    """Each change by itself: every factor from 0.5 to 1.5 is as likely, and the pixels are Pillow's to one level."""
-    amounts = {**dict.fromkeys(PUBLISHED, 0), name: 0.5}
-    pixels = column(data, "image", [augment.ColorJitter(**amounts)], 400)
-    factors = []
-    candidates = np.linspace(0.5, 1.5, 201)
-    for row in range(0, 400, 2):
-        image = Image.fromarray(made.values["train"][0][row % COUNT]["image"])
-        made_of = PUBLISHED[name](image)
-        apart = (
-            [np.abs(np.asarray(made_of.enhance(f)).astype(int) - pixels[row]).mean() for f in candidates]
-            if row < 20
-            else None
-        )
-        if apart is not None:
-            near = candidates[int(np.argmin(apart))]
-            fine = np.linspace(near - 0.005, near + 0.005, 41)
-            worst = [np.abs(np.asarray(made_of.enhance(f)).astype(int) - pixels[row]).max() for f in fine]
-            assert min(worst) <= 1
-        plain = np.asarray(made_of.degenerate).astype(float)
-        difference = np.asarray(image) - plain
-        kept = (pixels[row] > 0) & (pixels[row] < 255)
-        factors.append(float(((pixels[row] + 0.5 - plain) * difference)[kept].sum() / (difference**2)[kept].sum()))
-    check_uniform(np.clip(factors, 0.5, 1.5), 0.5, 1.5)
-    assert np.ptp(factors) > 0.9
-
-
-@pytest.mark.covers("ColorJitter")
-def test_color_jitter_takes_all_orders_and_its_probability(made, data):
-    stored = np.stack([made.values["train"][0][row]["image"] for row in range(COUNT)])
-    pixels = column(data, "image", [augment.ColorJitter(p=0.3)], 600).reshape(-1, *stored.shape)
-    check_share((pixels != stored).any((2, 3, 4)).ravel(), 0.3)
-    jitter = augment.ColorJitter(0, (3.0, 3.0), (0.0, 0.0))  # contrast, then gray; or gray, then contrast
-    image = stored[0]
-    results = {jitter(image, np.random.default_rng(seed)).tobytes() for seed in range(40)}
-    assert len(results) == 2
-    for made_image in results:
-        array = np.frombuffer(made_image, np.uint8).reshape(image.shape).astype(int)
-        assert np.ptp(array, axis=2).max() <= 1  # gray
 
 
 def test_ops_draw_independently(data):

@@ -174,19 +174,17 @@ def tiff(array, **options):
     return file.getvalue()
 
 
-@pytest.mark.parametrize("options", [{}, {"compression": "zlib"}, {"tile": (16, 16)}, {"byteorder": ">"}])
-def test_16_bit_tiffs_of_every_layout_keep_their_numbers(options):
-    wide = RNG.integers(0, 65536, (33, 21, 3)).astype(np.uint16)
-    np.testing.assert_array_equal(images.decode_pixels(tiff(wide, **options)), wide)
+SEPARATE = {"planarconfig": "separate"}
+LAYOUTS = [{}, {"compression": "zlib"}, {"tile": (16, 16)}, {"byteorder": ">"}, SEPARATE]
 
 
-@pytest.mark.parametrize("bits", [8, 16])
-def test_tiffs_with_separate_channels(bits):
-    color = RNG.integers(0, 1 << bits, (3, 33, 21)).astype(f"uint{bits}")
-    data = tiff(color, planarconfig="separate")
-    np.testing.assert_array_equal(images.decode_pixels(data), color.transpose(1, 2, 0))
+@pytest.mark.parametrize(("bits", "options"), [*((16, options) for options in LAYOUTS), (8, SEPARATE)])
+def test_tiffs_of_every_layout_keep_their_numbers(bits, options):
+    color = RNG.integers(0, 1 << bits, (33, 21, 3)).astype(f"uint{bits}")
+    data = tiff(color.transpose(2, 0, 1) if options == SEPARATE else color, **options)
+    np.testing.assert_array_equal(images.decode_pixels(data), color)
     if bits == 8:
-        np.testing.assert_array_equal(images.decode_image(data), color.transpose(1, 2, 0))
+        np.testing.assert_array_equal(images.decode_image(data), color)
 
 
 @pytest.mark.parametrize("options", [{"compression": "zlib"}, {"tile": (16, 16)}, {"rowsperstrip": 8}])

@@ -16,25 +16,6 @@ from tfprep.load.order.schedule import BatchSchedule
 # --- strata and weights -------------------------------------------------------------------------------------------------
 
 
-def drawn(sampler, epochs):
-    """The samples of each epoch."""
-    return [
-        sampler.samples(np.arange(sampler.size, dtype=np.uint64), np.full(sampler.size, e, np.uint64))[0]
-        for e in epochs
-    ]
-
-
-def test_weights_are_met_in_every_epoch():
-    weights = np.array([1, 2, 0, 5, 0.5, 0.1] * 20)
-    sampler = WeightedSampler(weights, seed=9)
-    expected = weights * len(weights) / weights.sum()
-    for samples in drawn(sampler, range(30)):
-        counts = np.bincount(samples.astype(int), minlength=120)
-        assert counts.sum() == 120
-        assert (counts >= np.floor(expected)).all()
-        assert (counts <= np.ceil(expected)).all()
-
-
 WEIGHTS = np.array([1, 2, 0, 5, 0.5, 0.1, 1.5, 2.3] * 10)
 SAMPLERS = {"weights": WeightedSampler(WEIGHTS, 9), "strata": StratifiedSampler((10, 50, 20), (30, 30, 20), seed=4)}
 

@@ -297,4 +297,4 @@ def test_a_profile_shows_the_wait_for_input(data, tmp_path, monkeypatch):
         if plane.event_metadata[event.metadata_id].name == "IteratorGetNext"
     ]
     assert len(waits) == 10
-    assert 0.2 <= sum(waits) < 5
+    assert sum(waits) >= 0.2
