@@ -4,6 +4,12 @@ import re
 from pathlib import Path
 
 DOCS = Path(__file__).parents[2] / "docs"
+RECIPE = """
+from tfprep import Recipe, codecs, sources
+RECIPE = Recipe(name="photos", source=sources.Folder("{split}/{label}/**"),
+                store={"image": codecs.Jpeg(95), "label": codecs.Scalar()})
+"""
+"""The recipe of the photos that pages build without printing how."""
 
 
 def text(name):

@@ -10,16 +10,11 @@ from tfprep import errors
 
 PAGE = pages.text("ci.md")
 COMMANDS = [re.sub(" >.*", "", line) for line in re.findall(r"^ +(?:- run: )?(tfprep .*)$", PAGE, re.M)]
-RECIPE = """
-from tfprep import Recipe, codecs, sources
-RECIPE = Recipe(name="photos", source=sources.Folder("{split}/{label}/*.png"),
-                store={"image": codecs.Png(), "label": codecs.Scalar()})
-"""
 
 
 def test_the_workflow_stops_at_bad_inputs_leaks_and_nothing_else(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "recipe.py").write_text(RECIPE)
+    (tmp_path / "recipe.py").write_text(pages.RECIPE)
     write_photos(tmp_path / "data/photos", 20, "train/{label}/{number}.png", noise=(16, 16))
     folder = write_photos(tmp_path / "data/photos", 24, "val/{label}/{number}.png", noise=(20, 16))
     assert len(COMMANDS) == 4

@@ -1,12 +1,10 @@
 """The commands and recipes of docs/inspect.md run as printed, one after another."""
 
-import cv2
-import numpy as np
 import pytest
 
 from tests.commands import status_of
 from tests.docs import pages
-from tests.photos import save
+from tests.photos import natural, save
 from tfprep.builder import BuildOptions, build
 from tfprep.dataset import open_dataset
 
@@ -20,29 +18,19 @@ STATUS = {"check": 4, "diff": 4}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """`data/photos` with a picture in two splits, and `out/photos` built from it."""
+    """`data/photos` with a picture in two splits."""
     root = tmp_path_factory.mktemp("inspect")
     for number in range(12):
-        smooth = cv2.resize(
-            np.random.default_rng(number % 10).normal(size=(6, 6, 3)), (80, 64), interpolation=cv2.INTER_CUBIC
-        )
-        pixels = ((smooth - smooth.min()) / np.ptp(smooth) * 255).astype(np.uint8)
-        save(root / "data" / "photos" / ("val" if number > 8 else "train") / "ab"[number % 2] / f"{number}.jpg", pixels)
+        path = root / "data" / "photos" / ("val" if number > 8 else "train") / "ab"[number % 2] / f"{number}.jpg"
+        save(path, natural(number % 10, 64, 80))
     return root
-
-
-RECIPE = """
-from tfprep import Recipe, codecs, sources
-RECIPE = Recipe(name="photos", source=sources.Folder("{split}/{label}/**"),
-                store={"image": codecs.Jpeg(95), "label": codecs.Scalar()})
-"""
 
 
 def test_commands_and_recipes_run(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
-    (folder / "recipe.py").write_text(RECIPE)
+    (folder / "recipe.py").write_text(pages.RECIPE)
     build("recipe.py", "out/photos", "data/photos", options=BuildOptions(workers=0))
-    (folder / "smaller.py").write_text(RECIPE.replace("Jpeg(95)", "Jpeg(60)"))
+    (folder / "smaller.py").write_text(pages.RECIPE.replace("Jpeg(95)", "Jpeg(60)"))
     build("smaller.py", "out/photos2", "data/photos", options=BuildOptions(workers=0))
     assert COMMANDS
     for command in COMMANDS:

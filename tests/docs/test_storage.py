@@ -18,18 +18,13 @@ PAGE = pages.text("storage.md")
 COMMANDS = {command.split()[1]: command for command in pages.commands("storage.md")}
 CLEAN = [command for command in pages.commands("storage.md") if command.startswith("tfprep clean ")]
 BLOCKS = pages.blocks("storage.md")
-RECIPE = """
-from tfprep import Recipe, codecs, sources
-RECIPE = Recipe(name="photos", source=sources.Folder("{split}/{label}/**"),
-                store={"image": codecs.Jpeg(95), "label": codecs.Scalar()})
-"""
 
 
 def test_the_page_runs(s3, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cleaning, "AGE_S", -60.0)  # of objects that clean removes
     write_photos(tmp_path / "data/photos/train", 40, noise=(16, 16))
-    (tmp_path / "photos.py").write_text(RECIPE)
+    (tmp_path / "photos.py").write_text(pages.RECIPE)
     assert list(COMMANDS) == ["info", "build", "clean", "bench"]
     assert status_of(COMMANDS["build"], "--workers", "0") == 0
     assert status_of(COMMANDS["info"]) == 0

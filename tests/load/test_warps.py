@@ -54,18 +54,19 @@ def scene(rng, number):
     }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    recipe = {"flip_indices": {"points": [0, 2, 1]}, "min_visible": 0.3, "row_fields": {"boxes": ["box_labels"]}}
-    options = {"fields": tuple(KINDS), "make": scene, "kinds": KINDS, "codec": CODEC}
-    made = write_dataset(tmp_path_factory.mktemp("warps") / "made", samples={"train": 40, "val": 9}, **options)
+RULES = {"flip_indices": {"points": [0, 2, 1]}, "min_visible": 0.3, "row_fields": {"boxes": ["box_labels"]}}
+
+
+def scenes(folder, recipe, **samples):
+    """A dataset of scenes that was built by this recipe."""
+    made = write_dataset(folder, samples=samples, make=scene, kinds=KINDS, codec=CODEC)
     made.seal(lambda document: document.update(recipe=recipe))
-    return made
+    return tfprep.load.open(made.path)
 
 
 @pytest.fixture(scope="module")
-def data(made):
-    return tfprep.load.open(made.path)
+def data(tmp_path_factory):
+    return scenes(tmp_path_factory.mktemp("warps") / "made", RULES, train=40, val=9)
 
 
 batches = partial(batches_of, batch_size=8)
@@ -180,35 +181,57 @@ def test_a_mask_beside_a_jpeg_changes_no_pixel_of_it(data):
     check_same(plain, [{"image": batch["image"]} for batch in whole])
 
 
-def test_recipes_that_do_not_say_what_a_loader_needs_are_refused(make_dataset):
-    made = make_dataset(samples={"train": 4}, fields=tuple(KINDS), make=scene, kinds=KINDS, codec=CODEC)
-    made.seal(lambda document: document.update(recipe={}))
-    data = tfprep.load.open(made.path)
+def mirrored(size, generator):
+    return augment.Transform(np.array([[-1.0, 0, size[1]], [0, 1, 0], [0, 0, 1]]), size)
 
-    def refused(field, op, message):
-        with pytest.raises(LoaderError, match=message):
-            data.numpy_loader("train", 4, fields=["image", *field], geometry=[op])
 
-    pad, crop = augment.Resize(50, 50, pad=True), augment.CenterCrop(9, 9)
-    refused(["mask"], pad, r"pixels outside of the image, .* in 'mask'; build with Recipe\(fill=\{\"mask\"")
-    refused(
-        ["boxes", "box_labels"], crop, r"which of box_labels have a row for each box; build with Recipe\(row_fields="
-    )
-    made.seal(lambda document: document.update(recipe={"row_fields": {"boxes": ["mask"]}}))
-    data = tfprep.load.open(made.path)
-    refused(["boxes", "mask"], crop, "'mask' numbers objects by the places of their 'boxes'")
+MIRRORS = r"^geometry: .*mirrors 'points', and a left hand becomes a right hand; say in the recipe .* flip_ind"
+LOST = "'box_labels' loses the rows of boxes"
+REFUSED = [
+    (
+        {},
+        ["image", "mask"],
+        [augment.Resize(50, 50, pad=True)],
+        r"outside of the image, .* in 'mask'; build with Recipe\(fill=",
+    ),
+    (
+        {},
+        ["image", "boxes", "box_labels"],
+        [augment.Crop(9, 9)],
+        r"which of box_labels have .*; build with Recipe\(row_fields=",
+    ),
+    (
+        {"row_fields": {"boxes": ["mask"]}},
+        ["boxes", "mask"],
+        [augment.Crop(9, 9)],
+        "'mask' numbers objects by the places",
+    ),
+    ({}, ["image", "points"], {"geometry": [mirrored]}, MIRRORS),
+    ({}, ["image", "points"], [augment.Flip()], MIRRORS),
+    (RULES, ["boxes"], [augment.RandomResizedCrop(20, 20)], "no image, mask or map is loaded"),
+    (RULES, ["image", "label"], [augment.Resize(shorter=30), augment.MixUp()], "images of one size are mixed"),
+    (RULES, ["image", "box_labels"], OPS[:2], LOST),
+    (RULES, ["image", "box_labels"], [augment.Crop(9, 9)], LOST),
+    (RULES, ["image", "box_labels"], {"bucket": Buckets([(9, 9)])}, LOST),
+    (RULES, ["image", "boxes", "label"], [augment.Resize(9, 9), augment.CutMix()], "CutMix does not move boxes"),
+]
+
+
+@pytest.mark.parametrize(("recipe", "fields", "ops", "rule"), REFUSED)
+def test_what_cannot_follow_is_refused(tmp_path, recipe, fields, ops, rule):
+    """Also what a recipe does not say, which a loader needs to know."""
+    with pytest.raises(LoaderError, match=rule):
+        scenes(tmp_path, recipe, train=4).numpy_loader("train", 2, fields=fields, **stages(ops))
 
 
 @pytest.mark.parametrize("ops", [{"geometry": [augment.CenterCrop(30, 40)]}, {"geometry": [augment.Resize(30, 40)]}])
-def test_rules_of_fields_that_are_not_loaded_part_no_mix(make_dataset, ops):
+def test_rules_of_fields_that_are_not_loaded_part_no_mix(tmp_path, ops):
     """Images of a dataset with key points and one without: boxes and points do not matter."""
-    rules = {"flip_indices": {"points": [0, 2, 1]}, "min_visible": 0.3, "row_fields": {"boxes": ["box_labels"]}}
-    shares = {}
-    for name, recipe in (("poses", {**rules, "fill": {"mask": 11}}), ("plain", {})):
-        made = make_dataset(name, samples={"train": 4}, fields=tuple(KINDS), make=scene, kinds=KINDS, codec=CODEC)
-        made.seal(lambda document, recipe=recipe: document.update(recipe=recipe))
-        shares[tfprep.load.open(made.path)] = 0.5
-    mix = tfprep.mix(shares)
+    poses, plain = (
+        scenes(tmp_path / "poses", {**RULES, "fill": {"mask": 11}}, train=4),
+        scenes(tmp_path / "plain", {}, train=4),
+    )
+    mix = tfprep.mix({poses: 0.5, plain: 0.5})
     (batch,) = itertools.islice(mix.numpy_loader("train", 4, fields=["image", "label"], **ops), 1)
     assert batch["image"].shape == (4, 30, 40, 3)
     for field in ("mask", "boxes", "points"):
@@ -217,42 +240,6 @@ def test_rules_of_fields_that_are_not_loaded_part_no_mix(make_dataset, ops):
 
 
 # --- mistakes -----------------------------------------------------------------------------------------------------------
-
-
-def mirrored(size, generator):
-    return augment.Transform(np.array([[-1.0, 0, size[1]], [0, 1, 0], [0, 0, 1]]), size)
-
-
-@pytest.mark.parametrize("op", [mirrored, augment.Flip()])
-def test_points_are_mirrored_by_their_flip_indices_only(make_dataset, op):
-    made = make_dataset(samples={"train": 4}, fields=("image", "points"), make=scene, kinds=KINDS, codec=CODEC)
-    with pytest.raises(
-        LoaderError,
-        match=r"^geometry: .*mirrors 'points', and a left hand becomes a right hand; say in the recipe .* flip_ind",
-    ):
-        tfprep.load.open(made.path).numpy_loader("train", 4, geometry=[op])
-
-
-@pytest.mark.parametrize(
-    ("options", "rule"),
-    [
-        ({**stages([augment.RandomResizedCrop(20, 20)]), "fields": ["boxes"]}, "no image, mask or map is loaded"),
-        (
-            {**stages([augment.Resize(shorter=30), augment.MixUp()]), "fields": ["image", "label"]},
-            "images of one size are mixed",
-        ),
-        ({**stages(OPS[:2]), "fields": ["image", "box_labels"]}, "'box_labels' loses the rows of boxes"),
-        ({"bucket": Buckets([(9, 9)]), "fields": ["image", "box_labels"]}, "'box_labels' loses the rows of boxes"),
-        ({**stages([augment.Crop(9, 9)]), "fields": ["image", "box_labels"]}, "'box_labels' loses the rows of boxes"),
-        (
-            {**stages([augment.Resize(9, 9), augment.CutMix()]), "fields": ["image", "boxes", "label"]},
-            "CutMix does not move boxes",
-        ),
-    ],
-)
-def test_boxes_that_cannot_follow(data, options, rule):
-    with pytest.raises(LoaderError, match=rule):
-        data.numpy_loader("train", **options)
 
 
 def test_fields_that_a_model_added_follow_where_they_can(data, monkeypatch):
