@@ -1,7 +1,7 @@
 """A script's beginning, with which a process exits at a chosen step of its work on files."""
 
 COUNTED = """
-import os, sys
+import io, os, sys
 from pathlib import Path
 
 import cv2, tfprep.builder.report, tfprep.builder.publish, tfprep.builder.shards.shard
@@ -23,9 +23,10 @@ def counted(function):
 
 
 def count(*names):
-    "From now on, this process exits at the call of number `die_at` of these functions of `os`."
+    "From now on, this process exits at the call of number `die_at` of these functions of `os`, or after it opens a file to write."
     for name in names:
         setattr(os, name, counted(getattr(os, name)))
+    io.open = opened
     Path.replace = lambda self, target: os.replace(self, target)
     Path.rmdir = lambda self: os.rmdir(self)
     def unlink(self, missing_ok=False):
@@ -35,6 +36,14 @@ def count(*names):
             if not missing_ok:
                 raise
     Path.unlink = unlink
+
+
+def opened(file, mode="r", *arguments, open_file=io.open, **options):
+    "A file that is opened for writing when the process exits stays empty."
+    handle = open_file(file, mode, *arguments, **options)
+    if set("wax+") & set(mode):
+        counted(lambda: None)()
+    return handle
 
 
 def status(*functions):

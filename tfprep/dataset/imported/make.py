@@ -170,14 +170,8 @@ def _scanned(
     due = [shard for shard, receipt in found.items() if receipt is None]
     total, left = sum(shard.bytes for shard in found), sum(shard.bytes for shard in due)
     on_bytes(total - left, total)
-
-    def count(shard: Shard) -> None:
-        nonlocal left
-        left -= shard.bytes
-        on_bytes(total - left, total)
-
     receipts = {shard: receipt for shard, receipt in found.items() if receipt is not None}
-    receipts |= scan_shards(due, work, workers, count)
+    receipts |= scan_shards(due, work, workers, lambda done: on_bytes(total - left + done, total))
     return {split: [(shard, receipts[shard]) for shard in of_split] for split, of_split in shards.items()}, due
 
 

@@ -29,7 +29,7 @@ from tfprep.errors import DatasetError, TfprepError
 from tfprep.images.headers import read_header
 from tfprep.images.pillow import MAX_PIXELS
 from tfprep.limits import usable_cpus
-from tfprep.pool import Died, Done, Mark, Pool
+from tfprep.pool import Died, Done, Mark, Pool, Progress
 from tfprep.records import example
 from tfprep.records.example import BYTES, FLOAT, INT64, NO_LIST, ExampleError, Span, find_features
 from tfprep.records.framing import FRAME_BYTES, HEADER_BYTES, Found, find_records
@@ -200,7 +200,7 @@ _ENTRY = f"{__name__}:open_scan"
 
 
 def scan_shards(
-    shards: Sequence[Shard], folder: Path, workers: int | None, on_shard: Callable[[Shard], None]
+    shards: Sequence[Shard], folder: Path, workers: int | None, on_bytes: Callable[[int], None]
 ) -> dict[Shard, Scanned]:
     """Scan shards, so that each has a part file and a receipt.
 
@@ -208,7 +208,7 @@ def scan_shards(
         shards: The shards.
         folder: Where these files are.
         workers: The number of processes; None for one per usable CPU, 0 for this process only.
-        on_shard: Called after each shard.
+        on_bytes: Called with the bytes of these shards that are read so far.
 
     Returns:
         The receipts.
@@ -218,17 +218,20 @@ def scan_shards(
     """
     if workers is None:
         workers = usable_cpus() if sum(shard.bytes for shard in shards) >= FEW_BYTES else 0
-    count, receipts = min(workers, len(shards)), dict[Shard, Scanned]()
-    with closing(Pool(_ENTRY, folder, count if count > 1 else 0)) as pool:
+    receipts, read = dict[Shard, Scanned](), dict.fromkeys(shards, 0)
+    with closing(Pool(_ENTRY, folder, min(workers, len(shards)))) as pool:
         for shard in sorted(shards, key=lambda shard: -shard.bytes):
             pool.submit(shard)
         for event in pool.events():
-            if isinstance(event, Done):
-                receipts[event.task.content] = event.result
-                on_shard(event.task.content)
-            elif isinstance(event, Died):
+            if isinstance(event, Died):
                 path = event.task.content.path
                 raise DatasetError(f"the process that read {path} died ({event.reason}); run the command again")
+            if isinstance(event, Progress):
+                read[event.task.content] = event.item or 0
+            elif isinstance(event, Done):
+                read[event.task.content] = event.task.content.bytes
+                receipts[event.task.content] = event.result
+            on_bytes(sum(read.values()))
     return receipts
 
 
@@ -241,7 +244,7 @@ def open_scan(folder: Path) -> Callable[[Shard, Mark], Scanned]:
         path = shard.path if is_remote(shard.path) else Path(os.path.realpath(shard.path))
         try:
             with open_file(path) as file, whole_file(part) as tables:
-                scanned = _scan(find_records(file, shard.bytes), tables)
+                scanned = _scan(find_records(file, shard.bytes), tables, mark)
                 if current(shard.path) != shard:
                     raise DatasetError(
                         f"{shard.path} was written to while it was indexed; run the command again when it is complete"
@@ -257,7 +260,7 @@ def open_scan(folder: Path) -> Callable[[Shard, Mark], Scanned]:
     return scan
 
 
-def _scan(records: Iterator[Found], part: BinaryIO) -> Scanned:
+def _scan(records: Iterator[Found], part: BinaryIO, mark: Mark) -> Scanned:
     bad: list[LostRecord] = []
     block, good, start, end, fault = _Block(), 0, 0, 0, ""
     for number, found in enumerate(records):
@@ -273,6 +276,7 @@ def _scan(records: Iterator[Found], part: BinaryIO) -> Scanned:
             bad.append(LostRecord(number, found.offset, str(error)))
         if end - start >= BLOCK_BYTES or block.features >= _BLOCK_FEATURES:
             block.write(part)
+            mark(end)
             block, good, start = _Block(), good + block.records, end
     block.write(part)
     return Scanned(good + block.records, tuple(bad), fault, end)
