@@ -1,16 +1,23 @@
 """Every command that writes a dataset is killed at its steps: readers see one whole version, and the same command ends as if
 nothing had happened, without a leftover."""
 
+import dataclasses
+import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 
 from tests.kills import COUNTED
+from tfprep.builder import BuildOptions, build
+from tfprep.dataset import index_tfrecords
+from tfprep.model_fields import add_fields, remove_fields
 
 STRIDE = 1 if int(os.environ.get("TFPREP_TEST_KILLS", "1")) > 1 else 23
 """Only each 23rd rename, link or removal is one at which a command is killed, but in the nightly run."""
@@ -191,3 +198,51 @@ def test_kills_at_every_step_of_a_command(before, tmp_path, command):
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert int(done.stdout.split()[-1]) > LEAST.get(command, 20 // STRIDE), done.stdout
+
+
+@pytest.mark.filterwarnings("ignore:the fields 'score' that a model added")
+def test_nothing_is_named_before_it_is_durable(before, tmp_path, monkeypatch):
+    """All files of a version and its folders are synced before it gets its name, and that name before the pointer is replaced."""
+    root = shutil.copytree(before, tmp_path / "site", symlinks=True)
+    shutil.copy(root / "foreign/0.tfrecord", root / "foreign/2.tfrecord")
+    out, raw, synced, moved, recipe = root / "out", root / "raw", set(), [], root / "recipe.py"
+    fsync, rename, replace, unlink = os.fsync, os.rename, os.replace, os.unlink
+
+    def note_sync(descriptor):
+        fsync(descriptor)
+        synced.add(os.fstat(descriptor).st_ino)
+
+    def forget(path):
+        if os.path.lexists(path) and os.lstat(path).st_nlink == 1:  # another file may get its number
+            synced.discard(os.lstat(path).st_ino)
+
+    def checked(source, target, move=None):
+        forget(target)
+        name = os.path.basename(target)
+        if re.fullmatch("v[0-9]{4}", name):
+            parts = [Path(source), *Path(source).rglob("*")]
+            late = [str(part) for part in parts if part.stat().st_ino not in synced and part.name != "report.html"]
+            assert not late, late
+            moved.append(name)
+            synced.discard(os.stat(os.path.dirname(target)).st_ino)
+        elif name == "tfprep.json":
+            assert {os.stat(place).st_ino for place in (source, os.path.dirname(target))} <= synced
+        move(source, target)
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(os, "rename", functools.partial(checked, move=rename))
+    monkeypatch.setattr(os, "replace", functools.partial(checked, move=replace))
+    monkeypatch.setattr(os, "unlink", lambda path, **options: (forget(path), unlink(path, **options)))
+    options = BuildOptions(workers=0)
+    for command in (
+        lambda: remove_fields(out, "score"),
+        lambda: add_fields(out, recipe),
+        lambda: build(root / "changed.py", out, raw, options=options),
+        lambda: build(root / "more.py", out, raw, options=dataclasses.replace(options, reshard=True)),
+        lambda: build(root / "other.py", out, raw, options=dataclasses.replace(options, replace=True)),
+        lambda: index_tfrecords(str(root / "foreign/*.tfrecord"), "train", root / "index", workers=0),
+    ):
+        synced.clear()
+        synced.update(path.lstat().st_ino for path in root.rglob("*") if path.is_file())  # published or there before
+        command()
+    assert len(moved) == 6
