@@ -23,7 +23,7 @@ def counted(function):
 
 
 def count(*names):
-    "From now on, this process exits at the call of number `die_at` of these functions of `os`, or after it opens a file to write."
+    "From now on, this process exits at step `die_at`: a call of these functions of `os`, or a file that was opened for writing."
     for name in names:
         setattr(os, name, counted(getattr(os, name)))
     io.open = opened
