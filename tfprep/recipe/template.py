@@ -14,7 +14,7 @@ from tfprep.dataset.records_source import Records
 from tfprep.errors import DatasetError, SourceError
 from tfprep.fields import RASTER_KINDS, Kind
 from tfprep.sources.detection import Layout
-from tfprep.sources.detection.detect import Detected, NotRecognized, detect, ignoring, listed_files
+from tfprep.sources.detection.detect import MOST_PATTERNS, Detected, NotRecognized, detect, listed_files, patterns_of
 from tfprep.sources.detection.facts import look
 
 _STORE: Mapping[Kind, str] = {
@@ -64,7 +64,8 @@ def recognized(folder: Path, layout: Layout | None = None, ignore: Sequence[str]
 
 def _reading(reading: Detected, folder: Path, ignore: Sequence[str]) -> str:
     """Return one of the sources that come nearest: the command that takes it, if there is one, and its recipe."""
-    patterns = (*ignore, *ignoring(reading.left))
+    left = [pattern.replace("[", "[[]") for pattern in patterns_of(reading.left)]
+    patterns = (*ignore, *(left if len(left) <= MOST_PATTERNS else ()))
     options = "".join(f" --ignore {shlex.quote(pattern)}" for pattern in patterns)
     command = f"tfprep init {shlex.quote(str(folder))} --as {reading.layout}{options}"
     try:

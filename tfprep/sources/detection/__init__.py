@@ -32,6 +32,7 @@ class Proposal(NamedTuple):
         declared: Patterns and paths of further files that the rule explains: annotations, and the side files of the format.
         checks: What a user should check: what decides labels, splits or masks and may be meant otherwise.
         doubts: Reasons to refuse the source unless the user asks for it.
+        others: Other forms of the source, the likely ones first: the first is taken whose samples can be built.
         unlabeled: Paths of images that the annotations name without labels, as those of a test split.
     """
 
@@ -40,4 +41,5 @@ class Proposal(NamedTuple):
     declared: Sequence[str] = ()
     checks: Sequence[str] = ()
     doubts: Sequence[str] = ()
+    others: Sequence[Any] = ()
     unlabeled: frozenset[str] = frozenset()

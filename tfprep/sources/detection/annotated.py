@@ -60,7 +60,7 @@ def yolo(files: Files) -> Iterator[Proposal]:
         image_lists = [place for places in data.places.values() for place in places if place.endswith(".txt")]
         yield _yolo(files, Yolo(data=path, splits=own if data.missing else None), [path, *same, *image_lists], checks)
     texts = [path for path in files.paths(".txt") if path not in lists] if not yamls else []
-    stems = {os.path.splitext(name)[0] for name in files.image_names} if texts else set()
+    stems = {os.path.splitext(name)[0] for name in files.image_folders} if texts else set()
     labels = [path for path in texts if os.path.splitext(path.rpartition("/")[2])[0] in stems]
     lines = [line for path in labels[:FEW] for line in files.lines(path)]
     patterns = beside(files, labels) if 2 * sum(map(bool, map(_LABEL.fullmatch, lines))) > len(lines) else None
@@ -101,7 +101,7 @@ def _yolo(files: Files, source: Yolo, declared: Sequence[str], checks: Sequence[
 def _names_images(files: Files, path: str) -> bool:
     """Return True if each of the first lines of a text ends in the name of an image."""
     names = [line.replace("\\", "/").rpartition("/")[2] for line in files.lines(path)[:FEW]]
-    return bool(names) and files.image_names.issuperset(names)
+    return bool(names) and files.image_folders.keys() >= {*names}
 
 
 # --- COCO -----------------------------------------------------------------------------------------------------------

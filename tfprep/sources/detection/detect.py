@@ -15,22 +15,19 @@ from tfprep.sources.detection import Layout, Proposal
 from tfprep.sources.detection.annotated import coco, labelme, other_tools, voc, yolo
 from tfprep.sources.detection.bundled import archives, arrays, videos
 from tfprep.sources.detection.facts import Facts, look
-from tfprep.sources.detection.files import Files, below
+from tfprep.sources.detection.files import Files
 from tfprep.sources.detection.pictures import folders, masks, with_classes
 from tfprep.sources.detection.tables import tables
 from tfprep.sources.folder import Folder
 from tfprep.sources.paired import Paired
-from tfprep.sources.patterns import compile_pattern, is_test
+from tfprep.sources.patterns import compile_pattern, image_suffix, is_test
 from tfprep.sources.pixels import Pixels
 from tfprep.sources.splits import Fractions
 
 _RULES = (yolo, coco, voc, labelme, tables, archives, arrays, videos, masks, folders)
-_PIXELS = (
-    (Pixels(background=(255, 255, 255)), "transparent pixels are laid over white (background=)"),
-    (Pixels(), "images keep their own dtype and channels (pixels=)"),
-    (Pixels(page=0), "only the first page or frame is taken (page=0)"),
-)
-_NAMED, _MOST_PATTERNS, _MOST_READINGS = 3, 6, 3
+_PIXELS = Pixels(background=(255, 255, 255)), Pixels(), Pixels(page=0)
+"""How images become pixels of which 8-bit RGB would lose something."""
+MOST_PATTERNS, _NAMED, _MOST_READINGS = 6, 3, 3
 _FEW_WRONG = 0.1
 """The share of samples that may be wrong, or have no objects. Of COCO's images 1 % have none; Ultralytics advise up to 10 %."""
 
@@ -117,25 +114,17 @@ def detect(folder: Path, layout: Layout | None = None, ignore: Sequence[str] = (
     raise NotRecognized("\n".join(dict.fromkeys(causes)), nearest[:_MOST_READINGS])
 
 
+def patterns_of(paths: Sequence[str]) -> Counter[str]:
+    """Count files by the pattern of their folder and suffix. A few files are patterns themselves."""
+    return Counter(paths if len(paths) <= _NAMED else [re.sub(r"[^/]+?(\.[^./]*)?$", r"*\1", path) for path in paths])
+
+
 def listed_files(paths: Sequence[str]) -> str:
     """Name a few files, or say how many there are in each folder with each suffix."""
-    if len(paths) <= _NAMED:
-        return ", ".join(paths)
-    counts = Counter(map(_kind_of, paths))
-    listing = ", ".join(f"{kind} ({count})" for kind, count in counts.most_common(_MOST_PATTERNS))
-    return f"{len(paths)} files: {listing}" + ", …" * (len(counts) > _MOST_PATTERNS)
-
-
-def ignoring(paths: Sequence[str]) -> tuple[str, ...]:
-    """Return patterns that fit these paths, for `detect`; nothing if it takes too many."""
-    kinds = tuple(dict.fromkeys(paths if len(paths) <= _NAMED else map(_kind_of, paths)))
-    return tuple(kind.replace("[", "[[]") for kind in kinds) if len(kinds) <= _MOST_PATTERNS else ()
-
-
-def _kind_of(path: str) -> str:
-    folder, _, name = path.rpartition("/")
-    stem, dot, suffix = name.rpartition(".")
-    return below(folder, f"*{dot}{suffix}" if stem else "*")
+    counts = patterns_of(paths)
+    listing = ", ".join(f"{kind} ({count})" for kind, count in counts.most_common(MOST_PATTERNS))
+    more = ", …" * (len(counts) > MOST_PATTERNS)
+    return ", ".join(paths) if len(paths) <= _NAMED else f"{len(paths)} files: {listing}{more}"
 
 
 def _examine(proposal: Proposal, files: Files, asked: bool) -> Detected:
@@ -144,7 +133,7 @@ def _examine(proposal: Proposal, files: Files, asked: bool) -> Detected:
     Raises:
         SourceError: The source does not fit the folder.
     """
-    source, facts, checks = _fitted(proposal.source, files.root)
+    source, facts, checks = _fitted([proposal.source, *proposal.others], files.root)
     if not facts.opened or len(facts.problems) == facts.opened:
         such = "".join((": ", *facts.problems)[:2])
         raise SourceError(f"none of {facts.opened} samples that were opened can be read{such}")
@@ -153,7 +142,7 @@ def _examine(proposal: Proposal, files: Files, asked: bool) -> Detected:
     unread = (path for path in every if hash(path) not in facts.used and path not in declared)
     left = [path for path in unread if all(pattern.match_path(path) is None for pattern in patterns)]
     of_tests = {folder for folder in files.images if is_test(folder) and not facts.splits.keys() & {*folder.split("/")}}
-    unlabeled = {p for p in left if p in proposal.unlabeled or (files.has(p) and p.rpartition("/")[0] in of_tests)}
+    unlabeled = {p for p in left if p in proposal.unlabeled or (image_suffix(p) and p.rpartition("/")[0] in of_tests)}
     checks = [*proposal.checks, *checks, *_checks(source, facts)]
     if unlabeled:
         checks.append(f"images of a test split have no labels, and are left out: {listed_files(sorted(unlabeled))}")
@@ -174,17 +163,26 @@ def _examine(proposal: Proposal, files: Files, asked: bool) -> Detected:
     return Detected(proposal.layout, source, facts, checks, doubts, [path for path in left if path not in unlabeled])
 
 
-def _fitted(source: Any, root: Path) -> tuple[Any, Facts, list[str]]:
-    """Return the source with the classes, pixels and splits that its samples ask for, their facts, and what to check."""
-    facts, checks = look(source, root), list[str]()
+def _fitted(forms: Sequence[Any], root: Path) -> tuple[Any, Facts, list[str]]:
+    """Return the first form of a source with which samples can be built, with the classes, pixels and splits that they ask for.
+
+    Returns:
+        The source, facts about its samples, and what to check.
+    """
+    source, facts, checks = forms[0], look(forms[0], root), list[str]()
     if isinstance(source, Paired) and source.mask is not None:
         numbered, checks = with_classes(source, facts)
         source, facts = (numbered, look(numbered, root)) if numbered != source else (source, facts)
-    for pixels, check in _PIXELS if hasattr(source, "pixels") else ():
-        if 2 * len(facts.problems) > facts.opened or (facts.problems and pixels.background):
-            found = look(other := replace(source, pixels={"image": pixels}), root)
-            if len(found.problems) < len(facts.problems):
-                source, facts, checks = other, found, [*checks, check]
+    of_pixels = [{"image": pixels} for pixels in _PIXELS if hasattr(source, "pixels")]
+    for form in (*forms[1:], *of_pixels):
+        if len(facts.problems) > _FEW_WRONG * facts.opened or (facts.problems and form in of_pixels[:1]):
+            other = replace(source, pixels=form) if form in of_pixels else form
+            found = look(other, root)
+            source, facts = (other, found) if len(found.problems) < len(facts.problems) else (source, facts)
+    if getattr(source, "pixels", None):
+        checks.append(f"most images opened can be built with {source.pixels['image']} only (pixels=)")
+    if "boxes" in facts.kinds and hasattr(source, "box_format"):
+        checks.append(f"boxes are taken for {source.box_format} (box_format=)")
     if isinstance(source, Folder | Paired) and isinstance(source.splits, Fractions) and facts.dicom:
         source = replace(source, splits=replace(source.splits, stratify=None, group_by="PatientID"))
     tests = {split for split, n in facts.splits.items() if is_test(split) and facts.objects and facts.empty[split] == n}
@@ -205,8 +203,6 @@ def _checks(source: Any, facts: Facts) -> Iterator[str]:
         yield f"the build rejects {facts.tally[empty]} samples without a label"
     if facts.problems:
         yield f"the build rejects {len(facts.problems)} of {facts.opened} samples opened, such as {facts.problems[0]}"
-    if len(facts.forms) > 1:
-        yield "images differ in dtype or channels: the build rejects the less common ones (Pixels(to=, channels=))"
 
 
 def _doubts(source: Any, facts: Facts) -> Iterator[str]:

@@ -41,7 +41,7 @@ class Facts:
         twice: Number of images that belong to two samples.
         folder_words, file_words: Number of samples by the words that name splits in their folders, and in the names of files.
         opened, problems: Number of samples that were opened, and what is wrong with some of them.
-        sizes, forms: (height, width) of these images; their number by dtype and channels, if they do not become 8-bit RGB.
+        sizes, forms: (height, width) of these images; dtype and channels by key, if they may not become 8-bit RGB.
         contents, dicom: What these images may be, by path; whether one is a DICOM file.
         mask_numbers, most_numbers: Class numbers in their masks, by field; the most in one mask.
         mask_colors: The colors of masks that are pictures: red, green and blue in 8 bits each.
@@ -60,7 +60,7 @@ class Facts:
     opened: int = 0
     problems: list[str] = field(default_factory=list)
     sizes: list[Size] = field(default_factory=list)
-    forms: Counter[str] = field(default_factory=Counter)
+    forms: dict[str, str] = field(default_factory=dict)
     contents: dict[str, Content] = field(default_factory=dict)
     dicom: bool = False
     mask_numbers: dict[str, set[int]] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Facts:
     @property
     def deep(self) -> bool:
         """True if the images do not become 8-bit RGB."""
-        return bool(self.forms.keys() - {_RGB})
+        return bool({*self.forms.values()} - {_RGB})
 
     @property
     def usual_side(self) -> int:
@@ -88,7 +88,7 @@ class Facts:
         lines += [f"objects of {len(self.objects)} classes: {_counted(self.objects)}"] if self.objects else []
         lines += [f"further fields: {', '.join(further)}"] if further else []
         lines += [f"image sizes, {len(self.sizes)} opened: {' to '.join(sizes)}"] if sizes else []
-        lines += [f"image dtype and channels: {_counted(self.forms)}"] if self.deep else []
+        lines += [f"image dtype and channels: {_counted(Counter(self.forms.values()))}"] if self.deep else []
         for name, numbers in self.mask_numbers.items():
             lines.append(f"{name}: class numbers {', '.join(map(str, sorted(numbers)))} in the masks opened")
         return lines + [f"{reason}: {count}" for reason, count in self.tally.items()]
@@ -133,6 +133,9 @@ def look(source: Source, root: Path) -> Facts:
             _open(facts, source, root, listing, entry)
         except SampleError as error:
             facts.problems.append(f"{entry.key}: {error}")
+    for usual, _ in Counter(facts.forms.values()).most_common(1):  # a field has one dtype and number of channels
+        others = (key for key, form in facts.forms.items() if form != usual)
+        facts.problems += [f"{key}: {facts.forms[key]}, and most images are {usual}" for key in others]
     return facts
 
 
@@ -155,7 +158,7 @@ def _open(facts: Facts, source: Source, root: Path, listing: Listing, entry: Ent
     facts.sizes += [] if size is None else [size]
     decoded = {name: decoder.decode(raw, size) for name, decoder in decoders.items()}
     if image in decoded:
-        facts.forms[f"{decoded[image].dtype} [H, W, {decoded[image].shape[2]}]"] += 1
+        facts.forms[entry.key] = f"{decoded[image].dtype} [H, W, {decoded[image].shape[2]}]"
     for name in (name for name, kind in listing.kinds.items() if kind in ("mask", "map")):
         try:
             read = decode_mask if name in facts.mask_numbers else decode_map

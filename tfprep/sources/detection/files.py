@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ from tfprep.sources.patterns import (
     IMAGE_SUFFIXES,
     compile_pattern,
     folders_in,
-    image_suffix,
     literal,
     split_form,
     split_words,
@@ -80,9 +80,13 @@ class Files:
         return {folder: names for folder, names in images.items() if names}
 
     @cached_property
-    def image_names(self) -> frozenset[str]:
-        """The names of all images, without their folders."""
-        return frozenset(name for names in self.images.values() for name in names)
+    def image_folders(self) -> dict[str, list[str]]:
+        """The folders of the images of each name."""
+        folders: dict[str, list[str]] = {}
+        for folder, names in self.images.items():
+            for name in names:
+                folders.setdefault(name, []).append(folder)
+        return folders
 
     @cached_property
     def pairs(self) -> list[Pair]:
@@ -110,10 +114,6 @@ class Files:
         data = self.head(path)
         text = data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig", "replace")
         return [line.strip() for line in text.splitlines() if line.strip()]
-
-    def has(self, path: str) -> bool:
-        """Return True if there is an image with this path."""
-        return image_suffix(path) and os.path.isfile(os.path.join(self.root, path))
 
 
 def may_hold_data(name: str) -> bool:
@@ -143,18 +143,20 @@ def image_place(files: Files, names: Sequence[str], path: str, what: str) -> str
     Raises:
         SourceError: There is none; the message names images that `what` and that are missing.
     """
-    few = [name.replace("\\", "/") for name in names[:FEW]]
-    above = {folder[: slash.start()] for folder in files.images for slash in re.finditer("/", folder)}
+    few = [posixpath.normpath(name.replace("\\", "/")) for name in names[:FEW]]
+    found: dict[str, list[str]] = {}
+    for name in few:
+        inner, _, last = f"/{name}".rpartition("/")
+        of_name = (f"/{folder}" if folder else "" for folder in files.image_folders.get(last, ()))
+        for place in (folder.removesuffix(inner).strip("/") for folder in of_name if folder.endswith(inner)):
+            found.setdefault(place, []).append(name)
     own, words = path.rpartition("/")[0], split_words(path)
-    fewest = few
-    order = lambda place: (place != own, split_words(place) != words, place.count("/"), place)  # noqa: E731
-    for place in sorted({"", own, *files.images, *above}, key=order):
-        missing = [name for name in few if not files.has(below(place, name))]
-        if few and 10 * len(missing) <= len(few):
-            return place
-        fewest = min(fewest, missing, key=len)
-    rule = f"{len(fewest)} of the first {len(few)} images that {what} are missing"
-    raise SourceError(f"{path}: {rule}: {', '.join(fewest[:3])}")
+    places = [place for place, there in found.items() if 10 * len(there) >= 9 * len(few)]
+    if places:
+        return min(places, key=lambda one: (one != own, split_words(one) != words, one.count("/"), one))
+    missing = sorted({*few}.difference(*sorted(found.values(), key=len)[-1:]))
+    rule = f"{len(missing)} of the first {len(few)} images that {what} are missing"
+    raise SourceError(f"{path}: {rule}: {', '.join(missing[:3])}")
 
 
 # --- files whose names correspond -----------------------------------------------------------------------------------
@@ -186,22 +188,20 @@ def beside(files: Files, notes: Sequence[str]) -> tuple[str, str] | None:
 
 
 def corresponding(images: Mapping[str, Sequence[str]], others: Mapping[str, Sequence[str]]) -> list[Pair]:
-    """Return the patterns of images and of other files whose names correspond, each with the files of all splits.
+    """Return the patterns of images and of other files, given by folder, whose names correspond.
 
-    The files are in one folder, or in two of one split whose paths differ in one name.
-
-    Args:
-        images: The names of images by folder.
-        others: Those of the other files.
+    The files are in one folder, or in two of one split whose paths differ in one name. A pattern has the files of all splits.
     """
     same = images is others
     series = {folder: _series(names) for folder, names in images.items()}
     of_others = series if same else {folder: _series(names) for folder, names in others.items()}
     found: dict[tuple[str, str, str, str], list[tuple[str, str]]] = {}
     for other, other_series in of_others.items():
-        compared = images if len(images) <= _MOST_FOLDERS else {*[*images][:1], other} & images.keys()
-        for image in (folder for folder in compared if _may_belong(folder, other)):
+        for image in images if len(images) <= _MOST_FOLDERS else {*[*images][:1], other} & images.keys():
             within = same and image == other
+            differing = {*image.split("/")}.difference(other.split("/"))
+            if len(differing) > 1 or split_words(image) != split_words(other):
+                continue
             for (one, own), (two, further) in product(series[image].items(), other_series.items()):
                 few = [*islice(further, FEW)]
                 both = [(below(image, own[part]), below(other, further[part])) for part in few if part in own]
@@ -233,12 +233,6 @@ def _series(names: Sequence[str]) -> dict[str, dict[str, str]]:
         frequent = {word: parts for word, parts in by_word.items() if 3 * len(parts) >= len(stems)}
         series |= {spelled.format(literal(word)): parts for word, parts in frequent.items()}
     return series
-
-
-def _may_belong(image: str, other: str) -> bool:
-    """Return True if two folders are of one split, and their paths differ in at most one name."""
-    own, further = set(image.split("/")), set(other.split("/"))
-    return len(own - further) <= 1 and split_words(image) == split_words(other)
 
 
 def _suffix(parts: Mapping[str, str]) -> str:

@@ -14,7 +14,6 @@ from tfprep.errors import SourceError
 from tfprep.fields import BoxFormat, Kind
 from tfprep.sources.annotations import ObjectTable
 from tfprep.sources.detection import BY_CLASS, FRACTIONS, Proposal
-from tfprep.sources.detection.facts import look
 from tfprep.sources.detection.files import FEW, Files, below, image_place, splits_of
 from tfprep.sources.patterns import Template, image_suffix, is_test, literal, split_form, split_words
 from tfprep.sources.rows import TABLE_SUFFIXES, batches, column_names, declared_classes, file_columns
@@ -72,11 +71,6 @@ class _Head:
         """Return the first values of a column that are not empty."""
         return [value for value in self.columns[column] if value not in (None, "")][:FEW]
 
-    def numbers(self, column: str) -> list[float]:
-        """Return the numbers in the first cells of a column, also in lists and in text."""
-        cells = (re.sub(r"^(-?\d+),(\d+)$", r"\1.\2", str(value).strip()) for value in self.few(column))
-        return [float(number) for cell in cells for number in _NUMBER.findall(cell)]
-
     @cached_property
     def template(self) -> Template:
         """The path of an image, with a placeholder for each column that it is made of."""
@@ -100,21 +94,21 @@ def tables(files: Files) -> Iterator[Proposal]:
     Raises:
         SourceError: A table names images and cannot be read.
     """
-    answers = [path for path in files.paths(*TABLE_SUFFIXES) if _ANSWERS.fullmatch(path)]
     grouped: dict[str, list[_Head]] = {}
+    answers = [path for path in files.paths(*TABLE_SUFFIXES) if _ANSWERS.fullmatch(path)]
     for path in (path for path in files.paths(*TABLE_SUFFIXES) if path not in answers):
         heads = grouped.setdefault(re.sub(r"\d+(?=-of-|\.parquet)|(?<=-of-)\d+", "*", split_form(path)), [])
         heads.append(replace(heads[0], path=path) if heads and heads[0].stored else _head(files, path))
     for pattern, heads in grouped.items():
-        if any(head.image for head in heads) and (proposal := _proposal(files, pattern, heads, answers)) is not None:
-            yield proposal
+        if named := [head for head in heads if head.image]:
+            yield from _proposals(files, pattern, named, [literal(path) for path in answers])
 
 
 def _head(files: Files, path: str) -> _Head:
     """Return the first rows of a table, and where the images are that one of its columns names.
 
     Raises:
-        SourceError: A column holds names of images, and they are nowhere.
+        SourceError: The table cannot be read, or a column holds names of images, and they are nowhere.
     """
     columns: Mapping[str, Sequence[Any]] = {}
     stored = file_columns(files.root / path) if path.lower().endswith(".parquet") else []
@@ -124,109 +118,106 @@ def _head(files: Files, path: str) -> _Head:
     if stored:
         return _Head(path, columns, "image" if "image" in stored else stored[0], stored)
     found: dict[str, bool] = {}
-    suffixes = sorted({name[name.rindex(".") :] for name in files.image_names})
+    suffixes = sorted({name[name.rindex(".") :] for name in files.image_folders})
     for column in filter(None, columns):
-        texts = [value for value in columns[column] if isinstance(value, str | int) and value is not True]
-        names = [text for text in (str(value).replace("\\", "/") for value in texts) if text][:FEW]
+        cells = [value for value in columns[column] if isinstance(value, str | int) and value is not True]
+        names = [str(cell).replace("\\", "/") for cell in cells if cell != ""][:FEW]
         are_files = bool(names) and all(map(image_suffix, names))
         for suffix in ("", *suffixes) if names else ():
             spelled = [f"{name}{suffix}" for name in names]
             try:
                 place = image_place(files, spelled, path, f"{column!r} names")
-                found.setdefault(
-                    below(literal(place), f"{{{column}}}{suffix}") if place or suffix else column, are_files
-                )
+                image = below(literal(place), f"{{{column}}}{suffix}") if place or suffix else column
+                found.setdefault(image, are_files)
             except SourceError:
-                if files.image_names.issuperset(spelled):
+                if files.image_folders.keys() >= {*spelled}:
                     found.setdefault(f"**/{{{column}}}{suffix}", are_files)
                 elif are_files and not suffix and files.images and "mask" not in column.lower():
                     raise
     return _Head(path, columns, max(found, key=found.__getitem__, default=""))
 
 
-def _proposal(files: Files, pattern: str, heads: Sequence[_Head], answers: Sequence[str]) -> Proposal | None:
-    """Return the source of the tables of one pattern; None if they hold nothing about their images."""
-    named = [head for head in heads if head.image]
-    head = next((table for table in named if "train" in split_words(table.path)), named[0])
-    of_image = head.template.holes
-    needed = {c for c in head.columns if _plain(c) in _LABELS and c not in of_image} or set(head.columns)
-    kept = [table for table in named if needed <= set(table.columns)]
-    without_labels = [table for table in named if table not in kept]
-    images = {table.image for table in kept}
+def _proposals(files: Files, pattern: str, named: Sequence[_Head], answers: Sequence[str]) -> Iterator[Proposal]:
+    """Yield the source of the tables of one pattern, if they hold something about their images."""
+    head = next((one for one in named if "train" in split_words(one.path)), named[0])
+    needed = {c for c in head.columns if _plain(c) in _LABELS and c not in head.template.holes} or {*head.columns}
+    kept = [one for one in named if needed <= {*one.columns}]
+    others = [one for one in named if one not in kept]
+    images = {one.image for one in kept}
     images = images if len(images) == 1 else {split_form(image, True) for image in images}
     if len(images) != 1:
-        rule = "name images in folders that differ in more than the split"
-        raise SourceError(f"{kept[0].path} and {kept[1].path} {rule}")
+        raise SourceError(
+            f"{kept[0].path} and {kept[1].path} name images in folders that differ in more than the split"
+        )
     of_split = [c for c in head.columns if _plain(c) in _SPLITS]
     by_column = [c for c in of_split if head.few(c) and all(split_form(str(v)) == "{split}" for v in head.few(c))]
     table, splits = pattern, splits_of(pattern, [one.path for one in kept], head.images)
-    if by_column:
+    if by_column and len(named) == 1:
         table, splits = literal(head.path), by_column[0]
-    known = {*of_image, *(name.rpartition(".")[0] for name in head.columns), *(["key"] if head.stored else [])}
-    known |= {column for table in without_labels for column in table.columns} | {str(splits)}
+    known = {
+        *head.template.holes,
+        *(name.rpartition(".")[0] for name in head.columns),
+        *(["key"] if head.stored else []),
+    }
+    known |= {column for one in others for column in one.columns} | {str(splits)}
     targets = [c for c in head.columns if c not in known and not c.endswith("_shape")]
-    source = _source(files, head, table, images.pop(), splits, targets)
-    if source is None:
-        return None
-    for one in without_labels:
+    sources = _sources(files, head, table, images.pop(), splits, targets)
+    for one in others:
         if not is_test(one.path):
             head.doubt(f"{one.path} names images, and has other columns")
-    for column in of_split if source.splits in (FRACTIONS, BY_CLASS) else []:
-        head.doubt(f"the column {column!r} may say the splits, and this recipe draws new ones")
-    declared = (pattern, *map(literal, (*answers, *(one.path for one in heads if one not in kept))))
-    unlabeled = frozenset(path for one in without_labels for path in one.images)
-    return Proposal("table", source, declared, head.checks, head.doubts, unlabeled)
+    if sources:
+        for column in of_split if sources[0].splits in (FRACTIONS, BY_CLASS) else []:
+            head.doubt(f"the column {column!r} may say the splits, and this recipe draws new ones")
+        unlabeled = frozenset(path for one in others for path in one.images)
+        yield Proposal("table", sources[0], (pattern, *answers), head.checks, head.doubts, sources[1:], unlabeled)
 
 
-def _source(files: Files, head: _Head, table: str, image: str, splits: Any, targets: Sequence[str]) -> Any:
-    """Return the source of a table with boxes, with labels, or with masks and texts."""
+def _sources(files: Files, head: _Head, table: str, image: str, splits: Any, targets: Sequence[str]) -> list[Any]:
+    """Return the source of a table with boxes, with labels, or with masks and texts; of boxes, one for each form of numbers."""
     boxes = _boxes(head, targets)
+    forms = [form for _, form in boxes]
     targets = [c for c in targets if not any(c in columns for columns, _ in boxes)]
-    declared = [c for c in targets if "." not in c and declared_classes(files.root / head.path, c) is not None]
-    labels = declared or [c for c in targets if _plain(c) in _LABELS or c == "y"]
-    (column, *others), _ = boxes[0] if boxes else (("",), "")
-    cells = head.few(column) if boxes and not others else []
+    (column, *further), _ = boxes[0] if boxes else (("",), "")
+    cells = head.few(column) if boxes and not further else []
     nested = any(isinstance(cell, list) and isinstance([*cell, 0][0], list) for cell in cells)
     nested |= f"{column}_shape" in head.columns  # of our own exports
+    of_boxes = [c for c in targets if nested and re.search("categor|box_label|objects.label", c.lower())]
+    targets = [c for c in targets if c not in of_boxes]
+    declared = [c for c in targets if "." not in c and declared_classes(files.root / head.path, c) is not None]
+    labels = declared or [c for c in targets if _plain(c) in _LABELS or c == "y"]
+    if len(labels) > 1:
+        head.doubt(f"several columns may be the label ({', '.join(labels[:6])})")
     if not nested and (boxes or len({*head.images}) < len(head.images)):
         split = "split" if isinstance(splits, str) and "{" not in splits else "splits"
-        of_rows = partial(ObjectTable, table, image, label=_only(head, labels) if labels else None, **{split: splits})
-        if not boxes:
-            head.doubt("several rows name one image: box_labels are then the classes of an image")
-            return of_rows(fields=("box_labels",))
-        return _fitting(files, head, boxes, of_rows)
+        of_rows: Any = partial(ObjectTable, table, image, label=next(iter(labels), None), **{split: splits})
+        if boxes:
+            return [of_rows(boxes=c if len(c) == 4 else c[0], box_format=form) for c, form in boxes]
+        head.doubt("several rows name one image: box_labels are then the classes of an image")
+        return [of_rows(fields=("box_labels",))]
     fields = _masks_and_texts(files, table, head, targets)
-    make = partial(Table, table, image, fields=fields, splits=splits)
-    if nested:
-        classes = [c for c in targets if re.search("categor|box_label|objects.label", c.lower())]
-        fields |= {"boxes": ("boxes", column)}
-        fields |= {"box_labels": ("label", classes[0])} if classes else {}
-        make = partial(make, box_format=_fitting(files, head, boxes, lambda boxes, **form: make(**form)).box_format)
-        labels = [c for c in labels if c not in classes]
-    if labels:
-        return _with_label(head, make, splits, _only(head, labels), bool(declared))
+    fields |= {"boxes": ("boxes", column)} if nested else {}
+    fields |= {"box_labels": ("label", of_boxes[0])} if of_boxes else {}
+    make: Any = partial(Table, table, image, fields=fields, splits=splits)
     varied = [c for c in targets if len(set(map(str, head.columns[c]))) > 1]
     flags = tuple(c for c in targets if head.few(c) and any(set(map(_flag, head.few(c))) <= pair for pair in _FLAGS))
-    if fields or not varied:
-        return make() if fields or head.stored else None
-    if len(flags) > 1 and set(varied) <= set(flags):
+    source: Any
+    if labels:
+        source = _with_label(head, make, splits, labels[0], bool(declared))
+    elif fields or not varied:
+        return [make(box_format=form) for form in forms or ["xyxy"]] if fields or head.stored else []
+    elif len(flags) > 1 and set(varied) <= set(flags):
         head.checks.append(f"each of the columns {', '.join(flags[:6])}{', …' * (len(flags) > 6)} is a class (label=)")
         rows = zip(*(map(_flag, head.columns[c]) for c in flags), strict=True)
         one_per_row = all(sum(cell in ("1", "true") for cell in row) == 1 for row in rows)
-        return make(label=flags, splits=BY_CLASS if one_per_row and splits is FRACTIONS else splits)
-    head.doubt(f"no column has the name of a label, and it may be {', '.join(varied[:6])} (label=)")
-    return _with_label(head, make, splits, varied[0], False)
+        source = make(label=flags, splits=BY_CLASS if one_per_row and splits is FRACTIONS else splits)
+    else:
+        head.doubt(f"no column has the name of a label, and it may be {', '.join(varied[:6])} (label=)")
+        source = _with_label(head, make, splits, varied[0], False)
+    return [replace(source, box_format=form) for form in forms or ["xyxy"]]
 
 
 def _flag(cell: Any) -> str:
     return str(cell).strip().lower().removesuffix(".0")
-
-
-def _only(head: _Head, labels: Sequence[str]) -> str:
-    """Return the first column of labels, with a doubt if there are others."""
-    if len(labels) > 1:
-        head.doubt(f"several columns may be the label ({', '.join(labels[:6])})")
-    return labels[0]
 
 
 def _masks_and_texts(files: Files, table: str, head: _Head, targets: Sequence[str]) -> dict[str, tuple[Kind, str]]:
@@ -290,7 +281,7 @@ def _boxes(head: _Head, targets: Sequence[str]) -> list[tuple[tuple[str, ...], s
     for form, of_form in _BOXES:
         for names in (one.split() for one in of_form.split(", ")):
             columns = tuple(plain[name] for name in names if name in plain)
-            numbers = [head.numbers(column) for column in columns if len(columns) == len(names)]
+            numbers = [_numbers(head.few(column)) for column in columns if len(columns) == len(names)]
             if numbers and all(numbers):
                 if f"{columns[0]}_shape" in head.columns:  # of our own exports
                     return [(columns, "xyxy")]
@@ -299,17 +290,7 @@ def _boxes(head: _Head, targets: Sequence[str]) -> list[tuple[tuple[str, ...], s
     return found
 
 
-def _fitting(files: Files, head: _Head, boxes: Sequence[tuple[tuple[str, ...], str]], make: Callable[..., Any]) -> Any:
-    """Return the first source with which nine in ten images have their boxes inside. SourceError without any."""
-    problems: list[str] = []
-    for columns, form in boxes:
-        source = make(boxes=columns if len(columns) == 4 else columns[0], box_format=form)
-        strict = replace(source, bad_annotations="reject") if isinstance(source, ObjectTable) else source
-        facts = look(strict, files.root)
-        problems += facts.problems[:1]
-        if facts.opened and 10 * len(facts.problems) <= facts.opened:
-            head.checks.append(f"the boxes of {', '.join(columns)} are taken for {form} (box_format=)")
-            return source
-    forms = " or ".join(form for _, form in boxes)
-    rule = f"the boxes of {', '.join(boxes[0][0])} are not inside of their images as {forms}"
-    raise SourceError(f"{head.path}: {rule}, such as {''.join(problems[:1])}")
+def _numbers(cells: Sequence[Any]) -> list[float]:
+    """Return the numbers in cells, also in lists and in text."""
+    texts = (re.sub(r"^(-?\d+),(\d+)$", r"\1.\2", str(cell).strip()) for cell in cells)
+    return [float(number) for text in texts for number in _NUMBER.findall(text)]
