@@ -1,12 +1,11 @@
-"""Processor time a sample of random access, beside our loader and Grain over ArrayRecord.
+"""Processor time a sample of random access, beside our loader and ArrayRecord.
 
     python benchmarks/access.py [--count 2000] [--rounds 5] [--seconds 2] [--python INTERPRETER] [--json access.json]
 
 Each reading takes place in a process of its own, once a round, in another order each round: numbers in random order, and every
 image decoded to uint8 [224, 224, 3], from JPEG of quality 95 or raw bytes. The processor time is that of all its threads.
-ArrayRecord holds the same JPEG or raw bytes in records of its own, one a group, as Grain's guide says for random access, and they
-are decoded by the decoder that ours are. The figures are medians over rounds; ratios are taken within a round. What is not
-installed is left out, and named.
+ArrayRecord holds the same JPEG or raw bytes in records of its own, one per group, as Grain's guide says for random access, and
+the decoder is ours. The figures are medians over rounds; ratios are taken within a round. What is not installed is left out.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ Read = Callable[[list[int]], Any]
 def main() -> None:
     options = harness.arguments(
         __doc__ or "", count=(2000, "Number of images"), rounds=(5, "Number of rounds"),
-        seconds=(2.0, "Seconds of each reading"), python=(sys.executable, "Interpreter with Grain"),
+        seconds=(2.0, "Seconds of each reading"), python=(sys.executable, "Interpreter with ArrayRecord"),
         reading=("", argparse.SUPPRESS), folder=(Path, argparse.SUPPRESS),
     )  # fmt: skip
     if options.reading:
@@ -145,23 +144,6 @@ def array_record(folder: Path) -> tuple[Read, int]:
     ), len(source)
 
 
-def grain_over_ours(folder: Path) -> tuple[Read, int]:
-    import grain
-
-    dataset = grain.MapDataset.source(samples_of(folder))
-    return lambda numbers: consume([dataset[number] for number in batch] for batch in batches(numbers)), len(dataset)
-
-
-def grain_dataset(folder: Path) -> tuple[Read, int]:
-    import grain
-
-    decode, count = decoder(folder.name), array_record(folder)[1]
-    dataset = grain.MapDataset.source(grain.sources.ArrayRecordDataSource(str(folder / "images.array_record"))).map(
-        decode
-    )
-    return lambda numbers: consume([dataset[number] for number in batch] for batch in batches(numbers)), count
-
-
 def decoder(form: str) -> Callable[[bytes], Any]:
     import simplejpeg
 
@@ -175,8 +157,6 @@ READINGS: dict[str, tuple[str, Callable[[Path], tuple[Read, int]]]] = {
     "one by one": ("tfprep", one_by_one),
     "64 together": ("tfprep", together),
     "ArrayRecord, 64 together": ("array_record", array_record),
-    "Grain over tfprep": ("grain", grain_over_ours),
-    "Grain over ArrayRecord": ("grain", grain_dataset),
 }
 """By name the package that a reading needs, and what makes its function and says how many samples there are."""
 

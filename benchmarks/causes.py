@@ -58,7 +58,7 @@ NOT_STAGED = {
     ("tfprep", "jax"): {"python map", "map"},
     ("tfprep", "tensorflow"): set(),
 }
-FOLLOWED = ("num_parallel_calls", "end the pipeline with prefetch", "Raise threads")
+FOLLOWED = ("num_parallel_calls", "Raise threads")
 """Advice that every pipeline here follows already; a loader of one thread is the exception."""
 
 

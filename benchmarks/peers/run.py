@@ -7,8 +7,7 @@ Then all load in turns, round by round, each in a new process: shuffled batches 
 taken within a round, and the result is the median. Rounds in which other programs used more than a tenth of the cores while one
 of the two ran do not count, unless all rounds are like that. A peer that is not installed is reported and skipped.
 
-requirements.txt describes the environments of the peers. `--python ffcv=PATH` sets the interpreter of one peer. plot.py draws the
-chart of the documentation from the JSON.
+requirements.txt describes the environments of the peers. `--python ffcv=PATH` sets the interpreter of one peer.
 """
 
 from __future__ import annotations
@@ -29,14 +28,17 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import harness
-from plot import NAMES
 
 from tfprep.bench.machine import this_machine
 from tfprep.bench.rounds import BUSY
 
 HERE = Path(__file__).parent
-TENSORFLOW = ("tfprep", "tfprep_processes", "tf_dataset", "tf_guide", "tfds", "keras_directory")
-TORCH = ("webdataset", "grain", "torch_folder", "dali", "ffcv")
+TENSORFLOW = ("tfprep", "tfprep_processes", "tf_dataset", "tf_guide", "keras_directory")
+TORCH = ("grain", "torch_folder", "dali", "ffcv")
+NAMES = {
+    "tf_dataset": "tf_dataset of tfprep", "tf_guide": "tf.data as in its guide", "keras_directory": "Keras from a directory",
+    "grain": "Grain + ArrayRecord", "torch_folder": "torch ImageFolder", "dali": "DALI (CPU)", "ffcv": "FFCV",
+}  # fmt: skip
 NOT_RAW = ("keras_directory",)
 SAME_DATASET = {"tfprep_processes": "tfprep", "tf_dataset": "tfprep"}
 """Peers that read the dataset that another one builds."""
