@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain, combinations, product
 from pathlib import Path
 
 import numpy as np
@@ -112,12 +111,12 @@ class Leaks:
         unhashed: Samples without a perceptual hash, compared by their digest only.
         undigested: Samples without a digest, compared by their hash only.
         counts: Numbers of pairs.
-        leaking: By split, then by other split, how many of its samples have a duplicate there.
-        pairs: Pairs, those that straddle first, then by distance; not more than were asked for.
-        two_labels: Pairs of one picture under two labels; not more than were asked for.
-        two_labels_count: Number of pictures that have another label than one that they equal or resemble.
-        excluded: The rows of `fingerprints` whose removal leaves no pair across splits, with a row in another split that each
-            resembles.
+        leaking: By split, then by other split, how many of its samples have a duplicate there, directly or over others.
+        pairs: Pairs that connect all samples that are alike, those that straddle first, then by distance; not more than were
+            asked for. Of many equal pictures each is listed with the first.
+        two_labels: Those of them under two labels; not more than were asked for.
+        two_labels_count: Number of samples that are linked to a pair of two labels, directly or over others.
+        excluded: The rows of `fingerprints` whose removal leaves no pair across splits.
         groups: int64 [N], a number that is equal for samples linked by pairs, directly or over others.
         fingerprints: All samples.
     """
@@ -188,7 +187,7 @@ def find_leaks(
 
     Args:
         data: The dataset.
-        most_pairs: The number of pairs to list. Counts and exclusions cover all of them.
+        most_pairs: The number of pairs to list. Counts and exclusions cover all.
         from_records: Whether to read pictures: to compare thumbnails, and to compute hashes that the index does not hold. Else
             digests count, and hashes that differ in at most 4 bits upright.
         on_record: Called after each picture that was read.
@@ -205,141 +204,104 @@ def find_leaks(
             f"{data.path}: no image has a digest or a hash, and no image is stored from which one could be computed; "
             "build the dataset again with this version"
         )
-    return _LeakSearch(data, prints, distance, on_record, from_records and HAS_OPENCV).leaks(most_pairs)
+    alike = _Grouping(np.flatnonzero(prints.hashed), prints.hashes, prints)
+    exact = _Grouping(np.flatnonzero(prints.digests >= 0), prints.digests, prints)
+    links, search = _find_links(data, prints, alike, distance, on_record, from_records and HAS_OPENCV)
+    one, other, link = _edges(exact, alike, links)
+    forest = Forest(len(prints))
+    forest.join(one, other)
+    groups = forest.groups()
+    straddles = prints.split[one] != prints.split[other]
+    bits = np.where(link < 0, 0, np.append(links.bits, 0)[link])
+    listed = np.lexsort((bits, ~straddles))[:most_pairs].tolist()
+    two_labels = np.flatnonzero(_differ(prints.labels[one], prints.labels[other]))
+
+    def pair(edge: int) -> Pair:
+        return _pair(data, prints, links, int(one[edge]), int(other[edge]), int(link[edge]))
+
+    leaking, excluded = _across_splits(prints, groups)
+    return Leaks(
+        samples={name: int((prints.split == number).sum()) for number, name in enumerate(prints.splits)},
+        distance=distance,
+        search=search,
+        unhashed=int((~prints.hashed).sum()),
+        undigested=int((prints.digests < 0).sum()),
+        counts=_count_pairs(exact, alike, links),
+        leaking=leaking,
+        pairs=[pair(edge) for edge in listed],
+        two_labels=[pair(edge) for edge in two_labels[:most_pairs].tolist()],
+        two_labels_count=int(np.isin(groups, groups[one[two_labels]]).sum()),
+        excluded=excluded,
+        groups=groups,
+        fingerprints=prints,
+    )
 
 
-class _LeakSearch:
-    """Samples grouped by perceptual hash, the links between hashes, and what follows from them.
+def _count_pairs(exact: _Grouping, alike: _Grouping, links: _Links) -> PairCounts:
+    a, b = alike.members[links.first], alike.members[links.second]
+    within = int((a * b).sum())
+    across = int((a.sum(axis=1) * b.sum(axis=1)).sum()) - within
+    (exact_across, exact_within), (alike_across, alike_within) = exact.pairs(), alike.pairs()
+    return PairCounts(exact_across, exact_within, alike_across + across, alike_within + within)
 
-    A boolean matrix [hashes, splits] says in which splits a picture like this one occurs. All that is exact for any number of
-    pairs follows from it and from counts; pairs themselves are made only for the list.
+
+def _across_splits(prints: Fingerprints, groups: Array) -> tuple[dict[str, dict[str, int]], list[int]]:
+    """Return how many samples of each split have a duplicate in each other one, and the rows to leave out."""
+    occurs = np.zeros((len(prints), len(prints.splits)), bool)  # by group and split
+    occurs[groups, prints.split] = True
+    near, leaking = occurs[groups], dict[str, dict[str, int]]()
+    for number, split in enumerate(prints.splits):
+        counts = zip(prints.splits, near[prints.split == number].sum(axis=0).tolist(), strict=True)
+        leaking[split] = {name: count for name, count in counts if count and name != split}
+    # Train gives way to all other splits, and these to test: of two samples, that of the lower rank goes.
+    order = sorted(prints.splits, key=lambda name: (name != "train", name == "test", name))
+    ranks = np.array([order.index(name) for name in prints.splits])
+    highest = np.where(near, ranks, -1).max(axis=1, initial=-1)
+    return leaking, np.flatnonzero(ranks[prints.split] < highest).tolist()
+
+
+def _edges(exact: _Grouping, alike: _Grouping, links: _Links) -> tuple[Array, Array, Array]:
+    """Return pairs that connect all samples that are alike, int64 [n] each: two rows, the smaller first, and their link or -1.
+
+    Each sample is paired with the first of its file and with the first of its hash, and of two hashes that are linked the first
+    samples are.
     """
+    one = np.concatenate([*(of.first[of.of_row] for of in (exact, alike)), alike.first[links.first]])
+    other = np.concatenate([exact.rows, alike.rows, alike.first[links.second]])
+    link = np.full(len(one), -1)
+    link[len(one) - len(links.first) :] = np.arange(len(links.first))
+    one, other = np.minimum(one, other), np.maximum(one, other)
+    once = np.unique(np.stack([one, other]), axis=1, return_index=True)[1]
+    once = np.sort(once[one[once] != other[once]])
+    return one[once], other[once], link[once]
 
-    def __init__(
-        self, data: Dataset, prints: Fingerprints, distance: int, on_record: OnRecord | None, pictures: bool
-    ) -> None:
-        self._data, self._prints, self._distance = data, prints, distance
-        self._alike = _Grouping(np.flatnonzero(prints.hashed), prints.hashes, prints.split, len(prints.splits))
-        self._exact = _Grouping(np.flatnonzero(prints.digests >= 0), prints.digests, prints.split, len(prints.splits))
-        self._links, self._search = _find_links(data, prints, self._alike, distance, on_record, pictures)
 
-    def leaks(self, most_pairs: int) -> Leaks:
-        prints, members, links = self._prints, self._alike.members, self._links
-        a, b = links.first, links.second
-        same = (members[a] * members[b]).sum(axis=1)
-        across = members[a].sum(axis=1) * members[b].sum(axis=1) - same
-        near = self._near_splits()
-        other_pairs = near.copy()
-        other_pairs[np.arange(len(prints)), prints.split] = False
-        # Train gives way to all other splits, and these to test: of two samples, that of the lower rank goes.
-        order = sorted(prints.splits, key=lambda name: (name != "train", name == "test", name))
-        ranks = np.array([order.index(name) for name in prints.splits])
-        highest = np.where(near, ranks, -1).max(axis=1, initial=-1)
-        exact_across, exact_within = self._exact.pairs()
-        alike_across, alike_within = self._alike.pairs()
-        labeled, disputed = self._two_labels()
-        counts = {
-            name: dict(zip(prints.splits, other_pairs[prints.split == number].sum(axis=0).tolist(), strict=True))
-            for number, name in enumerate(prints.splits)
-        }
-        forest, first = Forest(len(self._prints)), self._alike.first
-        for grouping in (self._alike, self._exact):
-            forest.join(grouping.rows, grouping.first[grouping.of_row])
-        forest.join(first[self._links.first], first[self._links.second])
-        return Leaks(
-            samples={name: int((prints.split == number).sum()) for number, name in enumerate(prints.splits)},
-            distance=self._distance,
-            search=self._search,
-            unhashed=int((~prints.hashed).sum()),
-            undigested=int((prints.digests < 0).sum()),
-            counts=PairCounts(
-                exact_across, exact_within, alike_across + int(across.sum()), alike_within + int(same.sum())
-            ),
-            leaking={name: {other: count for other, count in row.items() if count} for name, row in counts.items()},
-            pairs=self._pairs(most_pairs, across > 0, same > 0),
-            two_labels=[self._pair(*rows, link) for rows, link in list(labeled.items())[:most_pairs]],
-            two_labels_count=len(disputed),
-            excluded=np.flatnonzero(ranks[prints.split] < highest).tolist(),
-            groups=forest.groups(),
-            fingerprints=prints,
-        )
+def _pair(data: Dataset, prints: Fingerprints, links: _Links, first: int, second: int, link: int) -> Pair:
+    exact = bool(prints.digests[first] == prints.digests[second] >= 0)
+    linked = link >= 0 and not exact
+    same_hash = bool(prints.hashed[first] and prints.hashed[second])
+    correlation = float(links.correlation[link]) if linked else np.nan
+    differ = bool(_differ(prints.labels[first], prints.labels[second]))
+    return Pair(
+        first=prints.key(first),
+        second=prints.key(second),
+        first_split=prints.name_of_split(first),
+        second_split=prints.name_of_split(second),
+        distance=int(links.bits[link]) if linked else 0 if same_hash else None,
+        exact=exact,
+        orientation=ORIENTATIONS[links.orientation[link]] if linked else "",
+        correlation=None if np.isnan(correlation) else round(correlation, 3),
+        labels=(_label(data, prints, first), _label(data, prints, second)) if differ else None,
+        rows=(first, second),
+    )
 
-    def _near_splits(self) -> Array:
-        """Return for each sample the splits that hold the same or nearly the same picture, bool [N, splits]."""
-        members, linked = self._alike.members > 0, self._alike.members > 0
-        a, b = self._links.first, self._links.second
-        for split in range(members.shape[1]):
-            linked[a[members[b, split]], split] = True
-            linked[b[members[a, split]], split] = True
-        near = np.zeros((len(self._prints), len(self._prints.splits)), bool)
-        near[self._alike.rows] |= linked[self._alike.of_row]
-        near[self._exact.rows] |= (self._exact.members > 0)[self._exact.of_row]
-        return near
 
-    def _two_labels(self) -> tuple[dict[tuple[int, int], int | None], set[int]]:
-        """Return pairs of samples of one picture under two labels, with their link, and all samples of such pictures.
-
-        Of equal pictures, each is compared with the first.
-        """
-        labels, first = self._prints.labels, self._alike.first
-        links: dict[tuple[int, int], int | None] = {}
-        disputed: set[int] = set()
-        for grouping in (self._exact, self._alike):
-            other = grouping.first[grouping.of_row]
-            rows = np.flatnonzero(_differ(labels[grouping.rows], labels[other]))
-            disputed.update(grouping.rows[np.isin(grouping.of_row, grouping.of_row[rows])].tolist())
-            for row in rows.tolist():
-                links.setdefault((int(other[row]), int(grouping.rows[row])), None)
-        a, b = first[self._links.first], first[self._links.second]
-        for link in np.flatnonzero(_differ(labels[a], labels[b])).tolist():
-            links.setdefault((min(int(a[link]), int(b[link])), max(int(a[link]), int(b[link]))), link)
-            disputed |= {int(a[link]), int(b[link])}
-        return links, disputed
-
-    def _pairs(self, most: int, across: Array, within: Array) -> list[Pair]:
-        """List pairs across splits by distance, then those within a split."""
-        nearest = np.argsort(self._links.bits, kind="stable")
-        listed: dict[tuple[int, int], int | None] = {}
-        for straddling, chosen in ((True, across), (False, within)):
-            links = nearest[chosen[nearest]][:most].tolist()
-            equal = chain(self._exact.repeated(straddling), self._alike.repeated(straddling))
-            linked = (
-                (rows, link)
-                for link in links
-                for rows in self._alike.between(int(self._links.first[link]), int(self._links.second[link]), straddling)
-            )
-            for rows, link in chain(((rows, None) for rows in equal), linked):
-                if len(listed) >= most:
-                    break
-                listed.setdefault(rows, link)
-        return [self._pair(*rows, link) for rows, link in listed.items()]
-
-    def _pair(self, first: int, second: int, link: int | None) -> Pair:
-        prints = self._prints
-        exact = bool(prints.digests[first] == prints.digests[second] >= 0)
-        differ = bool(_differ(prints.labels[first], prints.labels[second]))
-        linked = link is not None and not exact
-        same_hash = bool(prints.hashed[first] and prints.hashed[second])
-        correlation = float(self._links.correlation[link]) if linked else np.nan
-        return Pair(
-            first=prints.key(first),
-            second=prints.key(second),
-            first_split=prints.name_of_split(first),
-            second_split=prints.name_of_split(second),
-            distance=int(self._links.bits[link]) if linked else 0 if same_hash else None,
-            exact=exact,
-            orientation=ORIENTATIONS[self._links.orientation[link]] if linked else "",
-            correlation=None if np.isnan(correlation) else round(correlation, 3),
-            labels=(self._label(first), self._label(second)) if differ else None,
-            rows=(first, second),
-        )
-
-    def _label(self, row: int) -> str:
-        """Return the name of a sample's class, or the label itself where classes have no names."""
-        value = self._prints.label_values[int(self._prints.labels[row])]
-        field = next((name for name, spec in self._data.fields.items() if spec.kind == "label"), "")
-        classes = self._data.manifest.classes.get(field, ())
-        return str(classes[value] if isinstance(value, int) and 0 <= value < len(classes) else value)
+def _label(data: Dataset, prints: Fingerprints, row: int) -> str:
+    """Return the name of a sample's class, or the label itself where classes have no names."""
+    value = prints.label_values[int(prints.labels[row])]
+    field = next((name for name, spec in data.fields.items() if spec.kind == "label"), "")
+    classes = data.manifest.classes.get(field, ())
+    return str(classes[value] if isinstance(value, int) and 0 <= value < len(classes) else value)
 
 
 def _differ(one: Array, other: Array) -> Array:
@@ -400,44 +362,22 @@ class _Grouping:
         rows: int64 [n], the samples that have a value, in order.
         values: [G], the different values.
         of_row: int64 [n], the group of each of `rows`.
-        members: int64 [G, splits], the number of samples by group and split.
         first: int64 [G], the first sample of each group.
+        members: int64 [G, splits], the number of samples by group and split.
     """
 
-    def __init__(self, rows: Array, values: Array, split: Array, splits: int) -> None:
-        self.rows, self._split = rows, split
+    def __init__(self, rows: Array, values: Array, prints: Fingerprints) -> None:
+        self.rows, splits = rows, len(prints.splits)
         self.values, first, self.of_row = np.unique(values[rows], return_index=True, return_inverse=True)
         self.first = rows[first]
-        cells = np.bincount(self.of_row * splits + split[rows], minlength=len(self.values) * splits)
+        cells = np.bincount(self.of_row * splits + prints.split[rows], minlength=len(self.values) * splits)
         self.members = cells.reshape(len(self.values), splits)
-        self._order = np.argsort(self.of_row, kind="stable")
-        self._edges = np.concatenate([[0], np.cumsum(self.members.sum(axis=1))])
 
     def pairs(self) -> tuple[int, int]:
         """Return how many pairs of samples share a value: across splits, and within one."""
         within = (self.members * (self.members - 1) // 2).sum()
         total = self.members.sum(axis=1)
         return int((total * (total - 1) // 2).sum() - within), int(within)
-
-    def repeated(self, straddling: bool) -> Iterator[tuple[int, int]]:
-        """Yield pairs of samples that share a value, in different splits or in one."""
-        has_pairs = (self.members > 0).sum(axis=1) > 1 if straddling else (self.members > 1).any(axis=1)
-        for group in np.flatnonzero(has_pairs).tolist():
-            yield from self._chosen(combinations(self._samples(group), 2), straddling)
-
-    def between(self, a: int, b: int, straddling: bool) -> Iterator[tuple[int, int]]:
-        """Yield pairs of samples of two groups, in different splits or in one."""
-        yield from self._chosen(product(self._samples(a), self._samples(b)), straddling)
-
-    def _chosen(self, pairs: Iterable[tuple[int, int]], straddling: bool) -> Iterator[tuple[int, int]]:
-        for one, other in pairs:
-            if (self._split[one] != self._split[other]) == straddling:
-                yield min(one, other), max(one, other)
-
-    def _samples(self, group: int) -> list[int]:
-        start, stop = self._edges[group], self._edges[group + 1]
-        samples: list[int] = self.rows[self._order[start:stop]].tolist()
-        return samples
 
 
 def _write_csv(path: Path, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> int:
