@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 import os
-import secrets
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
-from tfprep.errors import DatasetError, ObjectChangedError, StorageError
+from tfprep.errors import DatasetError, StorageError
 from tfprep.storage.address import Url, parse_url
-from tfprep.storage.local import open_regular, sync_folder, temporary_path, whole_file, writing
+from tfprep.storage.local import open_regular, sync_folder, whole_file
 from tfprep.storage.store import Store, find_object, open_store
 
 PathOrUrl: TypeAlias = "str | os.PathLike[str]"
@@ -119,30 +118,6 @@ def durable_write(path: Path, content: str | bytes) -> None:
     with whole_file(path) as file:
         file.write(data)
     sync_folder(path.parent)
-
-
-def write_first(path: Path, content: bytes) -> bool:
-    """Write a file unless there is one, and return True if it was written; of several processes, one does."""
-    if is_remote(path):
-        try:
-            open_store(path.parent).replace(path.name, content, None)
-        except ObjectChangedError:
-            return False
-        return True
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = temporary_path(path, secrets.token_hex(4))
-    try:
-        durable_write(temporary, content)
-        with writing(path):
-            try:
-                os.link(temporary, path)  # a lock of the folder is an error on NFS
-            except FileExistsError:
-                return False
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
-    return True
 
 
 class _ObjectFile(io.RawIOBase):

@@ -13,19 +13,22 @@ import json
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from tfprep.builder.layout import Layout
+from tfprep.builder.layout import Layout, name_locked
 from tfprep.builder.options import BuildOptions, Part
 from tfprep.builder.planning.plan import Plan, building_versions, differing_listings
 from tfprep.builder.planning.state import ACCIDENTS, ShardState, explain
 from tfprep.dataset.plain_json import from_json
-from tfprep.errors import BuildError
+from tfprep.errors import BuildError, ObjectChangedError
 from tfprep.recipe.changes import what_changed
-from tfprep.storage.urls import read_content, write_first
+from tfprep.storage.local import writing
+from tfprep.storage.store import open_store
+from tfprep.storage.urls import durable_write, read_content, size_of
 
 _FORMAT = 1
 _NAMED = 3
@@ -80,9 +83,18 @@ def agree(plan: Plan, layout: Layout, part: Part, options: BuildOptions) -> None
     """Store what the plan rests on, if no part has done so; otherwise compare. Raises BuildError if anything differs."""
     stored = read_common_plan(layout)
     if stored is None:
-        content = json.dumps({"format": _FORMAT, **asdict(common_plan(plan, options, part))}).encode()
-        if write_first(layout.part_plan, content):
-            return
+        content = json.dumps({"format": _FORMAT, **asdict(common_plan(plan, options, part))})
+        if layout.at_store:
+            with suppress(ObjectChangedError):  # another part was first
+                open_store(layout.parts).replace(layout.part_plan.name, content.encode(), None)
+                return
+        else:
+            with name_locked(layout, "plan"):
+                if size_of(layout.part_plan) is None:
+                    with writing(layout.parts):
+                        layout.parts.mkdir(exist_ok=True)
+                    durable_write(layout.part_plan, content)
+                    return
         stored = read_common_plan(layout)
     if stored is not None:
         check_common_plan(plan, layout, stored, options)
