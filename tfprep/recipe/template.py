@@ -14,8 +14,8 @@ from tfprep.dataset.records_source import Records
 from tfprep.errors import DatasetError, SourceError
 from tfprep.fields import RASTER_KINDS, Kind
 from tfprep.sources.detection import Layout
-from tfprep.sources.detection.detect import MOST_PATTERNS, Detected, NotRecognized, detect, listed_files, patterns_of
-from tfprep.sources.detection.facts import look
+from tfprep.sources.detection.detect import MOST_PATTERNS, NotRecognized, detect, listed_files, patterns_of
+from tfprep.sources.detection.facts import Reading, look
 
 _STORE: Mapping[Kind, str] = {
     "image": "codecs.Jpeg(95)",
@@ -32,7 +32,7 @@ _BOX_SIDE = 640
 _SIZES = (224, 160, 128, 96, 64, 32)
 
 
-def recognized(folder: Path, layout: Layout | None = None, ignore: Sequence[str] = ()) -> Detected:
+def recognized(folder: Path, layout: Layout | None = None, ignore: Sequence[str] = ()) -> Reading:
     """Return the source that fits a folder of raw data, or a dataset.
 
     Args:
@@ -59,10 +59,10 @@ def recognized(folder: Path, layout: Layout | None = None, ignore: Sequence[str]
     lists = [name for name, spec in specs.items() if spec.kind == "text" and spec.shape]
     checks = [f"{name} is a list of texts, which this recipe does not read" for name in lists]
     records = Records({name: spec.kind for name, spec in specs.items() if name not in lists})
-    return Detected("dataset", records, look(records, folder), tuple(checks))
+    return Reading("dataset", records, checks=checks, facts=look(records, folder))
 
 
-def _reading(reading: Detected, folder: Path, ignore: Sequence[str]) -> str:
+def _reading(reading: Reading, folder: Path, ignore: Sequence[str]) -> str:
     """Return one of the sources that come nearest: the command that takes it, if there is one, and its recipe."""
     left = [pattern.replace("[", "[[]") for pattern in patterns_of(reading.left)]
     patterns = (*ignore, *(left if len(left) <= MOST_PATTERNS else ()))
@@ -78,7 +78,7 @@ def _reading(reading: Detected, folder: Path, ignore: Sequence[str]) -> str:
     return f"To read it as {reading.layout}{unread}:\n{how}\n\n{recipe_text(reading, folder, path)}"
 
 
-def recipe_text(detected: Detected, folder: Path, path: Path) -> str:
+def recipe_text(detected: Reading, folder: Path, path: Path) -> str:
     """Return the text of a recipe file.
 
     Args:
@@ -141,7 +141,7 @@ def _double_quoted(code: str) -> str:
     return code if '"' in code or "\\'" in code else code.replace("'", '"')
 
 
-def _geometry(detected: Detected) -> list[str]:
+def _geometry(detected: Reading) -> list[str]:
     """Ops that give all samples one size, so that they stack into batches. With masks, images of one size are kept whole."""
     kinds = set(detected.facts.kinds.values())
     sizes = detected.facts.sizes

@@ -18,7 +18,7 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -395,14 +395,6 @@ def split_form(path: str, is_pattern: bool = False) -> str:
     """Return a pattern for a path, with `{split}` for the word in each name of it that names a split: `seg_{split}/x`."""
     names = (path if is_pattern else literal(path)).split("/")
     return "/".join(_SPLIT.sub("{split}", name, count=1) for name in names)
-
-
-def by_form(paths: Iterable[str]) -> dict[str, list[str]]:
-    """Return the paths by their `split_form`."""
-    grouped: dict[str, list[str]] = {}
-    for path in paths:
-        grouped.setdefault(split_form(path), []).append(path)
-    return grouped
 
 
 def columns_of(folders: Sequence[str]) -> list[tuple[str, list[str]]] | None:

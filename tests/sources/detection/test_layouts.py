@@ -20,7 +20,8 @@ from tests.sources.building import write_picture
 from tfprep.builder import BuildOptions
 from tfprep.errors import SourceError
 from tfprep.recipe.template import recognized
-from tfprep.sources.detection.detect import Detected, detect
+from tfprep.sources.detection.detect import detect
+from tfprep.sources.detection.facts import Reading
 from tfprep.sources.raw import parse_reference
 from tfprep.sources.source import read_files
 
@@ -236,7 +237,7 @@ def truth_of(root: Path, text: str, patterns: str | dict[str, str], value: Any) 
     return truth
 
 
-def found_in(found: Detected, root: Path) -> Truth:
+def found_in(found: Reading, root: Path) -> Truth:
     """What the source makes of each image."""
     listing, truth = found.source.scan(root), {}
     decoders = found.source.decoders()
@@ -374,7 +375,7 @@ def test_a_layout_that_is_named_is_taken_with_its_doubts(tmp_path):
         detect(tmp_path, "yolo")
 
 
-def test_depths_are_a_map_of_their_images(tmp_path):
+def test_depths_are_not_classes(tmp_path):
     for number, path in enumerate(lay_out(tmp_path, "image/#.png mask/#=0,1,2")):
         (tmp_path / "depth").mkdir(exist_ok=True)
         depth = np.linspace(number, 60000, HEIGHT * WIDTH).reshape(HEIGHT, WIDTH)
@@ -383,7 +384,6 @@ def test_depths_are_a_map_of_their_images(tmp_path):
         recognized(tmp_path)
     assert "--as folders" not in str(refused.value)
     assert detect(tmp_path, ignore=["depth/*"]).source.mask == "mask/*.png"
-    assert detect(tmp_path, ignore=["mask/*"]).source.fields == {"map": ("map", "depth/*.png")}
 
 
 @pytest.mark.parametrize(("mode", "change"), [("RGB", lambda value: value // 2), ("L", lambda value: 255 - value)])

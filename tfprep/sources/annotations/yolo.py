@@ -22,13 +22,13 @@ from tfprep.sources.annotations.listing import (
     AnnotatedImage,
     AnnotatedSource,
     WrongAnnotation,
+    annotated_images,
     object_listing,
     object_rows,
 )
 from tfprep.sources.annotations.objects import DRAWN, check_drawing
 from tfprep.sources.cells import path_cell
-from tfprep.sources.folder import listed_images
-from tfprep.sources.patterns import IMAGE_SUFFIXES, Companions, compile_pattern, literal, spelled, walk
+from tfprep.sources.patterns import IMAGE_SUFFIXES, compile_pattern, literal, spelled, walk
 from tfprep.sources.raw import read_whole, text_lines
 from tfprep.sources.source import Listing, class_name_fault
 from tfprep.sources.splits import Row
@@ -111,11 +111,7 @@ class Yolo(AnnotatedSource):
         parse = partial(self._objects, data=data)
         if self.images is not None:
             image, labels = (compile_pattern(str(text), "Yolo") for text in (self.images, self.labels))
-            companions = Companions(root)
-            found = listed_images(root, image, splits=self.splits, classes=None, tally=tally)
-            of_pattern = (
-                AnnotatedImage(listed.path, listed.split, companions.find(labels, listed.holes)[0]) for listed in found
-            )
+            of_pattern = (one for one, _ in annotated_images(self, root, image, labels, tally))
             yield from object_rows(self, root, of_pattern, parse, tally)
         counted: set[str] = set()
         of_split: dict[str, str] = {}

@@ -12,7 +12,8 @@ from tfprep.errors import SourceError
 from tfprep.sources.annotations import Coco, LabelMe, Voc, Yolo
 from tfprep.sources.annotations.coco import CocoFile, image_file_name
 from tfprep.sources.annotations.yolo import DataYaml, label_path
-from tfprep.sources.detection import FRACTIONS, Proposal
+from tfprep.sources.detection import FRACTIONS
+from tfprep.sources.detection.facts import Reading
 from tfprep.sources.detection.files import FEW, Files, below, beside, image_place, splits_of
 from tfprep.sources.patterns import literal, split_form
 from tfprep.sources.raw import read_whole
@@ -41,7 +42,7 @@ _NAMES = re.compile(r"(?:.*/)?(?:(?:predefined_)?classes\.txt|.*\.names)", re.IG
 _LABEL = re.compile(r"\d+(?:\s+-?\d+(?:\.\d+)?(?:e-?\d+)?){4,}", re.IGNORECASE)
 
 
-def yolo(files: Files) -> Iterator[Proposal]:
+def yolo(files: Files) -> Iterator[Reading]:
     """Yield the sources of YOLO's labels: those of YAML files, else text files of labels with a list of class names.
 
     Raises:
@@ -77,10 +78,12 @@ def yolo(files: Files) -> Iterator[Proposal]:
     if splits and len(image_lists) > 1:
         doubts = (f"{image_lists[0]} and {image_lists[1]} may say the splits, and this recipe draws new ones",)
     further = [patterns[1], *same, *image_lists, *notes, *files.paths(".data")]
-    yield _yolo(files, Yolo(lists[0], *patterns, splits=splits), further, [])._replace(doubts=doubts)
+    yield _yolo(files, Yolo(lists[0], *patterns, splits=splits), further, [], doubts)
 
 
-def _yolo(files: Files, source: Yolo, declared: Sequence[str], checks: Sequence[str]) -> Proposal:
+def _yolo(
+    files: Files, source: Yolo, declared: Sequence[str], checks: Sequence[str], doubts: Sequence[str] = ()
+) -> Reading:
     """Return the proposal of a source with the fields that its first objects have, and the files of its labels."""
     labels, corners = list[str](), set[int]()
     points = False
@@ -95,7 +98,7 @@ def _yolo(files: Files, source: Yolo, declared: Sequence[str], checks: Sequence[
         checks = [*checks, "objects have four corners: if they are oriented, their boxes are those around them"]
     elif corners and 0 not in corners:
         source = replace(source, fields=("boxes", "box_labels", "instances"))
-    return Proposal("yolo", source, (*declared, *labels), checks)
+    return Reading("yolo", source, (*declared, *labels), checks, doubts)
 
 
 def _names_images(files: Files, path: str) -> bool:
@@ -110,7 +113,7 @@ _MOST_JSON = 1000
 """Number of JSON files that are opened: COCO has a few, LabelMe has one for each image."""
 
 
-def coco(files: Files) -> Iterator[Proposal]:
+def coco(files: Files) -> Iterator[Reading]:
     """Yield the sources of COCO's files; captions, panoptic segments, and key points beside other objects are side files.
 
     Raises:
@@ -131,13 +134,13 @@ def coco(files: Files) -> Iterator[Proposal]:
     of_objects = [one for one in proposals if "points" not in one.source.kinds()] or proposals
     sides += [one.declared[0] for one in proposals if one not in of_objects]
     for proposal in of_objects:
-        yield proposal._replace(declared=(*proposal.declared, *sides))
+        yield replace(proposal, declared=(*proposal.declared, *sides))
     if sides and not proposals:
         rule = "holds captions, or segments of panoptic segmentation, which tfprep does not read"
         raise SourceError(f"{sides[0]} {rule}: write captions as a column of JSON lines, segments as masks")
 
 
-def _coco(files: Files, pattern: str, paths: Sequence[str]) -> Proposal:
+def _coco(files: Files, pattern: str, paths: Sequence[str]) -> Reading:
     """Return the source of COCO's files of one pattern with the fields of their annotations. SourceError without their images."""
     places, listed, first = set[str](), set[str](), dict[str, Any]()
     for path in paths:
@@ -159,13 +162,13 @@ def _coco(files: Files, pattern: str, paths: Sequence[str]) -> Proposal:
     checks = [] if has["boxes"] else ["the annotations have no boxes: box_labels are the classes of an image"]
     splits = splits_of(pattern, paths, listed)
     source = Coco(pattern, below(places.pop(), "{file_name}"), fields=fields, splits=splits)
-    return Proposal("coco", source, (pattern,), checks)
+    return Reading("coco", source, (pattern,), checks)
 
 
 # --- Pascal VOC and LabelMe -----------------------------------------------------------------------------------------
 
 
-def voc(files: Files) -> Iterator[Proposal]:
+def voc(files: Files) -> Iterator[Reading]:
     """Yield the source of XML files for single images."""
     notes = files.paths(".xml")
     heads = [files.head(path) for path in notes[:FEW]]
@@ -185,14 +188,14 @@ def voc(files: Files) -> Iterator[Proposal]:
         own = [name for name in names if split_form(name) == "{split}" and name != "trainval"] or names
         source = replace(source, sets=f"{lists}/{{split}}.txt", splits=tuple(own))
     sides = ("SegmentationClass/**/*", "SegmentationObject/**/*", "ImageSets/**/*.txt", "labelmap.txt")
-    yield Proposal("voc", source, (note, *(below(prefix, side) for side in sides)), checks)
+    yield Reading("voc", source, (note, *(below(prefix, side) for side in sides)), checks)
 
 
-def labelme(files: Files) -> Iterator[Proposal]:
+def labelme(files: Files) -> Iterator[Reading]:
     """Yield the source of LabelMe's JSON files."""
     notes = files.paths(".json")
     patterns = beside(files, notes) if all(b'"shapes"' in files.head(path) for path in notes[:FEW]) else None
     if patterns is not None:
         splits = None if "{split}" in patterns[0] else FRACTIONS
         source = LabelMe(*patterns, fields=("boxes", "box_labels", "instances"), splits=splits)
-        yield Proposal("labelme", source, (patterns[1],))
+        yield Reading("labelme", source, (patterns[1],))

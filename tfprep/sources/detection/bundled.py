@@ -13,7 +13,8 @@ from tfprep.errors import SourceError
 from tfprep.fields import Kind
 from tfprep.sources.archives import ARCHIVE_SUFFIXES, Archives, members, split_name
 from tfprep.sources.arrays import Arrays, StoredArray, stored_arrays
-from tfprep.sources.detection import BY_CLASS, FRACTIONS, Proposal
+from tfprep.sources.detection import BY_CLASS, FRACTIONS
+from tfprep.sources.detection.facts import Reading
 from tfprep.sources.detection.files import Files, may_hold_data
 from tfprep.sources.detection.pictures import MASK_WORD, folders
 from tfprep.sources.patterns import IMAGE_SUFFIXES, image_suffix, literal, split_form
@@ -25,7 +26,7 @@ _EVERY = 25
 """Frames from one that is taken to the next: about one for each second."""
 
 
-def archives(files: Files) -> Iterator[Proposal]:
+def archives(files: Files) -> Iterator[Reading]:
     """Yield the source of tar or zip files with images, with the classes and splits that names inside of them give.
 
     Raises:
@@ -65,7 +66,7 @@ def archives(files: Files) -> Iterator[Proposal]:
     splits = None if "{split}" in pattern else BY_CLASS if labels else FRACTIONS
     source = Archives(pattern, images, next(iter(labels), None), fields=fields, splits=splits)
     if labels or fields:
-        yield Proposal("archives", source, (pattern,), checks, doubts)
+        yield Reading("archives", source, (pattern,), checks, doubts)
         return
     for inner in folders(Files(files.root / paths[0], inside)):
         inside_split = "{split}" in inner.source.image
@@ -75,20 +76,20 @@ def archives(files: Files) -> Iterator[Proposal]:
             members=inner.source.image if inner.source.image != "*" else None,
             splits=inner.source.splits if splits and not inside_split else None,
         )
-        yield Proposal("archives", of_members, (pattern,), inner.checks, (*doubts, *inner.doubts))
+        yield Reading("archives", of_members, (pattern,), inner.checks, (*doubts, *inner.doubts))
 
 
-def videos(files: Files) -> Iterator[Proposal]:
+def videos(files: Files) -> Iterator[Reading]:
     """Yield the sources of the videos of each suffix, in folders of splits and of classes as images are."""
     for suffix in VIDEO_SUFFIXES:
         for inner in folders(replace(files, image_suffixes=(suffix,))):
             pattern = inner.source.image + "/*" * inner.source.image.endswith("**") + suffix
             source = Video(pattern, every=_EVERY, splits=None if "{split}" in pattern else FRACTIONS)
             checks = (*inner.checks, f"one of {_EVERY} frames is taken (every=)")
-            yield Proposal("videos", source, (pattern,), checks, inner.doubts)
+            yield Reading("videos", source, (pattern,), checks, inner.doubts)
 
 
-def arrays(files: Files) -> Iterator[Proposal]:
+def arrays(files: Files) -> Iterator[Reading]:
     """Yield the source of arrays in NumPy's files. Raises SourceError if nothing says which array holds the images."""
     if idx := [path for path in files.paths() if "ubyte" in path.rpartition("/")[2]]:
         rule = "is a file of MNIST's format (IDX): write it as an array of NumPy, as docs/sources.md shows"
@@ -123,4 +124,4 @@ def arrays(files: Files) -> Iterator[Proposal]:
     splits = None if "{split}" in images[0] else BY_CLASS if labels else FRACTIONS
     source = Arrays(images[0], next(iter(labels), None), first, splits=splits)
     check = f"the arrays are {shapes}: each row of {images[0]} is an image"
-    yield Proposal("arrays", source, [text.partition(":")[0] for text in texts], [check], doubts)
+    yield Reading("arrays", source, [text.partition(":")[0] for text in texts], [check], doubts)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tfprep.errors import SourceError, TfprepError
 from tfprep.sources.annotations.listing import ORPHAN
-from tfprep.sources.detection import Layout, Proposal
+from tfprep.sources.detection import Layout
 from tfprep.sources.detection.annotated import coco, labelme, other_tools, voc, yolo
 from tfprep.sources.detection.bundled import archives, arrays, videos
-from tfprep.sources.detection.facts import Facts, look
+from tfprep.sources.detection.facts import Facts, Reading, look
 from tfprep.sources.detection.files import Files
 from tfprep.sources.detection.pictures import folders, masks, with_classes
 from tfprep.sources.detection.tables import tables
@@ -32,40 +32,15 @@ _FEW_WRONG = 0.1
 """The share of samples that may be wrong, or have no objects. Of COCO's images 1 % have none; Ultralytics advise up to 10 %."""
 
 
-@dataclass(frozen=True)
-class Detected:
-    """A source that fits a folder.
-
-    Attributes:
-        layout: The layout by its name in `tfprep.sources.detection.LAYOUTS`.
-        source: The source.
-        facts: What its samples are like.
-        checks: What a user should check.
-        doubts: Reasons to refuse it.
-        left: Paths of files that it does not read and the rule does not explain.
-    """
-
-    layout: str
-    source: Any
-    facts: Facts
-    checks: Sequence[str] = ()
-    doubts: Sequence[str] = ()
-    left: Sequence[str] = ()
-
-    def lines(self) -> list[str]:
-        """Return the source, the facts, and what should be checked, one line for each."""
-        return [repr(self.source), *self.facts.lines(), *(f"check: {check}" for check in self.checks)]
-
-
 class NotRecognized(SourceError):
     """No source, or several, explain every file of a folder. `readings` are the sources that come nearest."""
 
-    def __init__(self, cause: str, readings: Sequence[Detected] = ()) -> None:
+    def __init__(self, cause: str, readings: Sequence[Reading] = ()) -> None:
         super().__init__(cause)
         self.readings = tuple(readings)
 
 
-def detect(folder: Path, layout: Layout | None = None, ignore: Sequence[str] = ()) -> Detected:
+def detect(folder: Path, layout: Layout | None = None, ignore: Sequence[str] = ()) -> Reading:
     """Find the source that reads every data file of a folder.
 
     Args:
@@ -81,7 +56,7 @@ def detect(folder: Path, layout: Layout | None = None, ignore: Sequence[str] = (
     """
     files = Files.of(folder, ignore)
     causes = list(other_tools(files))
-    found: list[Detected] = []
+    found: list[Reading] = []
     for rule in _RULES:
         try:
             for proposal in rule(files):
@@ -100,11 +75,10 @@ def detect(folder: Path, layout: Layout | None = None, ignore: Sequence[str] = (
     if accepted:
         ways = ", ".join(dict.fromkeys(reading.layout for reading in accepted))
         raise NotRecognized(f"this folder can be read in {len(accepted)} ways ({ways}): choose one", accepted)
-    fewest = min((len(reading.left) for reading in found), default=0)
-    nearest = [reading for reading in found if len(reading.left) == fewest]
-    nearest = [reading for reading in nearest if not reading.doubts] or nearest
+    found.sort(key=lambda reading: (len(reading.left), bool(reading.doubts)))
+    nearest = [one for one in found if (len(one.left), bool(one.doubts)) == (len(found[0].left), bool(found[0].doubts))]
     causes += [doubt for reading in nearest for doubt in reading.doubts]
-    if nearest and fewest:
+    if nearest and nearest[0].left:
         causes.append(f"no source reads {listed_files(nearest[0].left)}")
     if not causes:
         every = files.paths()
@@ -127,7 +101,7 @@ def listed_files(paths: Sequence[str]) -> str:
     return ", ".join(paths) if len(paths) <= _NAMED else f"{len(paths)} files: {listing}{more}"
 
 
-def _examine(proposal: Proposal, files: Files, asked: bool) -> Detected:
+def _examine(proposal: Reading, files: Files, asked: bool) -> Reading:
     """Return a proposed source with its facts, the files that it leaves over, and the doubts about it.
 
     Raises:
@@ -150,7 +124,7 @@ def _examine(proposal: Proposal, files: Files, asked: bool) -> Detected:
         checks.append(f"{files.ignored} files are left out by --ignore")
     doubts = [*proposal.doubts, *_doubts(source, facts)]
     there = sum(hash(path) in facts.used for path in every)  # copies of what is in Parquet are not files of the folder
-    if missing := len(facts.used) - there if there else 0:
+    if missing := len(facts.used) - there if there and not files.ignored else 0:
         such = f"{missing} of {len(facts.used)} files that the annotations name are not there (rejected)"
         (doubts if missing > _FEW_WRONG * len(facts.used) else checks).append(such)
     header = "\n".join(files.lines("README.md")).partition("configs:")[2].partition("---")[0]  # of Hugging Face
@@ -158,9 +132,10 @@ def _examine(proposal: Proposal, files: Files, asked: bool) -> Detected:
         doubts.append(f"README.md names the splits {', '.join(named)}, and this recipe draws new ones")
     if asked:
         checks, doubts = [*checks, *doubts], []
-    if files.ignored and any((files.root / path).is_file() for path in facts.contents.keys() - {*every}):
+    if files.ignored and any((files.root / path).is_file() for path in facts.drawn.keys() - {*every}):
         doubts.append("the source reads files that --ignore names")
-    return Detected(proposal.layout, source, facts, checks, doubts, [path for path in left if path not in unlabeled])
+    left = [path for path in left if path not in unlabeled]
+    return replace(proposal, source=source, facts=facts, checks=checks, doubts=doubts, left=left)
 
 
 def _fitted(forms: Sequence[Any], root: Path) -> tuple[Any, Facts, list[str]]:
@@ -199,8 +174,6 @@ def _checks(source: Any, facts: Facts) -> Iterator[str]:
     """Yield what a user should check of any source."""
     if len(facts.splits) == 1 and not isinstance(source.splits, Fractions):
         yield f"all samples are in the split {next(iter(facts.splits))!r}; none is left for another (splits=)"
-    if (empty := "rejected, because the label is empty") in facts.tally:
-        yield f"the build rejects {facts.tally[empty]} samples without a label"
     if facts.problems:
         yield f"the build rejects {len(facts.problems)} of {facts.opened} samples opened, such as {facts.problems[0]}"
 
@@ -219,18 +192,16 @@ def _doubts(source: Any, facts: Facts) -> Iterator[str]:
         yield f"{facts.twice} images are in two samples, or in two splits"
     if len(facts.problems) > _FEW_WRONG * facts.opened:
         yield f"{len(facts.problems)} of {facts.opened} samples opened are wrong, such as {facts.problems[0]}"
-    if facts.empty and not facts.objects and "box_labels" in facts.kinds:
-        yield "no image has an annotation"
-    for split, count in facts.empty.items() if facts.objects else ():
+    for split, count in facts.empty.items():
         if count > _FEW_WRONG * facts.splits[split]:
             yield f"{split}: {count} of {facts.splits[split]} samples have no objects; are their annotations missing?"
     for reason, count in facts.tally.items():
         if reason == ORPHAN or reason.startswith(("image without its", "image that does not fit")):
             yield f"{reason}: {count}"
-    drawn = [path for path, content in facts.contents.items() if content == "mask"]
+    few = [path for path, drawn in facts.drawn.items() if drawn]
     if (
         isinstance(source, Folder)
         and "label" not in facts.kinds
-        and len(facts.contents) / 4 <= len(drawn) < len(facts.contents)
+        and len(facts.drawn) > len(few) >= len(facts.drawn) / 4
     ):
-        yield f"files such as {drawn[0]} have few colors, as masks have, and others are pictures"
+        yield f"files such as {few[0]} have few colors, as masks have, and others are pictures"

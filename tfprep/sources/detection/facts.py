@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from tfprep.errors import MissingDependencyError, SampleError
 from tfprep.fields import Kind, Size
-from tfprep.images import decode_image, decode_map, decode_mask, decode_pixels, image_size, is_dicom, is_jpeg
+from tfprep.images import decode_image, decode_mask, decode_pixels, image_size, is_dicom, is_jpeg
 from tfprep.seeding import sample_hash
 from tfprep.sources.patterns import split_words
 from tfprep.sources.raw import parse_reference
@@ -25,7 +25,6 @@ _RGB = "uint8 [H, W, 3]"
 _SAMPLES = 24
 """Number of samples that are opened: those with the smallest hashes, which is a fair and repeatable choice."""
 _SIDE_SEEN, _PIXELS_PER_COLOR, _SHOWN = 256, 8, 12
-Content: TypeAlias = Literal["mask", "map", "picture"]
 
 
 @dataclass
@@ -42,7 +41,7 @@ class Facts:
         folder_words, file_words: Number of samples by the words that name splits in their folders, and in the names of files.
         opened, problems: Number of samples that were opened, and what is wrong with some of them.
         sizes, forms: (height, width) of these images; dtype and channels by key, if they may not become 8-bit RGB.
-        contents, dicom: What these images may be, by path; whether one is a DICOM file.
+        drawn, dicom: Path of each of these images, and whether it has few colors, as masks have; whether one is a DICOM file.
         mask_numbers, most_numbers: Class numbers in their masks, by field; the most in one mask.
         mask_colors: The colors of masks that are pictures: red, green and blue in 8 bits each.
     """
@@ -61,7 +60,7 @@ class Facts:
     problems: list[str] = field(default_factory=list)
     sizes: list[Size] = field(default_factory=list)
     forms: dict[str, str] = field(default_factory=dict)
-    contents: dict[str, Content] = field(default_factory=dict)
+    drawn: dict[str, bool] = field(default_factory=dict)
     dicom: bool = False
     mask_numbers: dict[str, set[int]] = field(default_factory=dict)
     most_numbers: int = 0
@@ -147,7 +146,7 @@ def _open(facts: Facts, source: Source, root: Path, listing: Listing, entry: Ent
     raw |= zip(listing.values, entry.values, strict=True)
     size = None
     if "image" in raw:
-        facts.contents[entry.files[0]] = content_of(raw["image"])
+        facts.drawn[entry.files[0]] = has_few_colors(raw["image"])
         facts.dicom |= is_dicom(raw["image"])
     if image in decoders:
         size = decoders[image].size(raw)
@@ -159,35 +158,62 @@ def _open(facts: Facts, source: Source, root: Path, listing: Listing, entry: Ent
     decoded = {name: decoder.decode(raw, size) for name, decoder in decoders.items()}
     if image in decoded:
         facts.forms[entry.key] = f"{decoded[image].dtype} [H, W, {decoded[image].shape[2]}]"
-    for name in (name for name, kind in listing.kinds.items() if kind in ("mask", "map")):
+    for name, numbers in facts.mask_numbers.items():
         try:
-            read = decode_mask if name in facts.mask_numbers else decode_map
-            numbers = decoded[name] if name in decoded else read(raw[name])
+            mask = decoded[name] if name in decoded else decode_mask(raw[name])
         except SampleError:
             facts.mask_colors.update(np.unique(decode_image(raw[name]) @ np.array([1 << 16, 1 << 8, 1])).tolist())
             raise
-        if size is not None and numbers.shape[:2] != size:
-            sizes = [f"{width} x {height}" for height, width in (numbers.shape[:2], size)]
+        if size is not None and mask.shape[:2] != size:
+            sizes = [f"{width} x {height}" for height, width in (mask.shape[:2], size)]
             raise SampleError(f"{name} is {sizes[0]}, and its image {sizes[1]}")
-        if name in facts.mask_numbers:
-            different = np.unique(numbers).tolist()
-            facts.mask_numbers[name].update(different)
-            facts.most_numbers = max(facts.most_numbers, len(different) if name == "mask" else 0)
+        of_mask = np.unique(mask).tolist()
+        numbers.update(of_mask)
+        facts.most_numbers = max(facts.most_numbers, len(of_mask) if name == "mask" else 0)
 
 
-def content_of(data: bytes) -> Content:
-    """Return what an image may be: of few colors, as masks are; of one deep channel, as depths are; else a picture."""
+def has_few_colors(data: bytes) -> bool:
+    """Return True if an image has few colors or numbers, as masks have. JPEG never has, nor what cannot be read."""
     if is_jpeg(data):
-        return "picture"
+        return False
     try:
         pixels = decode_pixels(data, page=0, nodata=0)
     except (SampleError, MissingDependencyError):
-        return "picture"
+        return False
     height, width, channels = pixels.shape
     few = pixels[:: 1 + height // _SIDE_SEEN, :: 1 + width // _SIDE_SEEN].reshape(-1, channels)
-    if len(np.unique(few, axis=0)) <= min(MOST_COLORS, len(few) // _PIXELS_PER_COLOR):
-        return "mask"
-    return "map" if pixels.dtype != np.uint8 and channels == 1 else "picture"
+    return len(np.unique(few, axis=0)) <= min(MOST_COLORS, len(few) // _PIXELS_PER_COLOR)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One way to read a folder: a source that a rule proposes, and what is found out about it.
+
+    Attributes:
+        layout: The layout by its name in `tfprep.sources.detection.LAYOUTS`.
+        source: The source.
+        declared: Patterns and paths of further files that the rule explains: annotations, and the side files of the format.
+        checks: What a user should check: what decides labels, splits or masks and may be meant otherwise.
+        doubts: Reasons to refuse the source unless the user asks for it.
+        others: Other forms of the source, the likely ones first: the first is taken whose samples can be built.
+        unlabeled: Paths of images that the annotations name without labels, as those of a test split.
+        facts: What its samples are like.
+        left: Paths of files that it does not read and the rule does not explain.
+    """
+
+    layout: str
+    source: Any
+    declared: Sequence[str] = ()
+    checks: Sequence[str] = ()
+    doubts: Sequence[str] = ()
+    others: Sequence[Any] = ()
+    unlabeled: frozenset[str] = frozenset()
+    facts: Facts = field(default_factory=lambda: Facts({}))
+    left: Sequence[str] = ()
+
+    def lines(self) -> list[str]:
+        """Return the source, the facts, and what should be checked, one line for each."""
+        return [repr(self.source), *self.facts.lines(), *(f"check: {check}" for check in self.checks)]
 
 
 def _counted(counts: Mapping[str, int]) -> str:

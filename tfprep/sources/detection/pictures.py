@@ -1,4 +1,4 @@
-"""Rules for images that only the names of files and folders explain: images with masks or maps, class folders, plain images."""
+"""Rules for images that only the names of files and folders explain: images with masks, class folders, plain images."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 
 from tfprep.errors import MissingDependencyError, SampleError, SourceError
 from tfprep.images import HASH_BITS, perceptual_hash
-from tfprep.sources.detection import BY_CLASS, FRACTIONS, Proposal
-from tfprep.sources.detection.facts import MOST_COLORS, Content, Facts, content_of
+from tfprep.sources.detection import BY_CLASS, FRACTIONS
+from tfprep.sources.detection.facts import MOST_COLORS, Facts, Reading, has_few_colors
 from tfprep.sources.detection.files import FEW, Files, Pair, below, splits_of
 from tfprep.sources.folder import Folder
 from tfprep.sources.paired import CAMVID_CLASSES, Paired, cityscapes
@@ -30,40 +30,37 @@ _NOT_CLASSES = re.compile(r"instance|panoptic|depth|disp|flow|edge|boundar|norma
 """Names of pictures whose numbers are not classes."""
 _DARKEST, _OPENED, _SAMPLED, _NAMES = 64, 3, 8, 2000
 
-# --- masks and maps -------------------------------------------------------------------------------------------------
+# --- masks --------------------------------------------------------------------------------------------------------
 
 
-def masks(files: Files) -> Iterator[Proposal]:
-    """Yield sources of images with masks or maps. Raises SourceError for masks in JPEG."""
+def masks(files: Files) -> Iterator[Reading]:
+    """Yield sources of images with masks. Raises SourceError for masks in JPEG."""
     if {"leftImg8bit", "gtFine"} <= set(os.listdir(files.root)):
         with_masks = tuple(split for split in ("train", "val") if (files.root / "gtFine" / split).is_dir())
         ends = ("color.png", "instanceIds.png", "labelTrainIds.png", "instanceTrainIds.png", "polygons.json")
-        yield Proposal("masks", cityscapes(splits=with_masks), tuple(f"gtFine/**/*_gtFine_{end}" for end in ends))
+        yield Reading("masks", cityscapes(splits=with_masks), tuple(f"gtFine/**/*_gtFine_{end}" for end in ends))
         return
     lossy = ""
     for pair in files.pairs:
-        own, contents = ({_content(files, path) for path in paths} for paths in zip(*pair.files[:_OPENED], strict=True))
+        images_drawn, drawn = (
+            [_few_colors(files, path) for path in paths] for paths in zip(*pair.files[:_OPENED], strict=True)
+        )
         named = any(map(MASK_WORD.fullmatch, re.split(r"[/ _.*-]|\{split\}", pair.other)))
-        if contents == {"picture"} and named and pair.other.endswith((".jpg", ".jpeg")):
+        if not any(drawn) and named and pair.other.endswith((".jpg", ".jpeg")):
             lossy = f"{pair.other} may be the masks of {pair.image}, and JPEG does not keep class numbers: write masks as PNG"
-        if own != {"mask"} and contents in ({"mask"}, {"map"}):
+        if all(drawn) and not all(images_drawn):
             splits: Any = splits_of(pair.image, [one for one, _ in pair.files])
-            source = Paired(pair.image, fields={"map": ("map", pair.other)}, splits=splits)
-            checks = [f"{pair.other} is taken for numbers of each pixel, such as depths (fields=)"]
-            if contents == {"mask"}:
-                source, checks = Paired(pair.image, pair.other, splits=splits), []
-            sure = named == (contents == {"mask"}) and not (named and _NOT_CLASSES.search(pair.other))
+            sure = named and not _NOT_CLASSES.search(pair.other)
             doubts = [] if sure else [f"{pair.other} may hold classes, numbers of objects, depths or edges"]
-            yield Proposal("masks", source, checks=checks, doubts=doubts)
+            yield Reading("masks", Paired(pair.image, pair.other, splits=splits), doubts=doubts)
     if lossy:
         raise SourceError(lossy)
 
 
-def _content(files: Files, path: str) -> Content:
+def _few_colors(files: Files, path: str) -> bool:
     with suppress(SampleError):
-        if image_suffix(path):
-            return content_of(read_raw(files.root, path))
-    return "picture"
+        return image_suffix(path) and has_few_colors(read_raw(files.root, path))
+    return False
 
 
 def with_classes(source: Paired, facts: Facts) -> tuple[Paired, list[str]]:
@@ -115,7 +112,7 @@ _ONE_SCENE_BITS = 16
 """Perceptual hashes of unrelated pictures differ in about 32 of 64 bits, those of inverted ones in nearly all."""
 
 
-def folders(files: Files) -> Iterator[Proposal]:
+def folders(files: Files) -> Iterator[Reading]:
     """Yield class folders or images without classes: each level of folders is a name, the split, or the class.
 
     Where folders are doubtful, there is a source for each reading.
@@ -144,7 +141,7 @@ def folders(files: Files) -> Iterator[Proposal]:
     for pattern in dict.fromkeys(patterns):
         by_class = "{label}" in pattern
         source = Folder(pattern, splits=None if "{split}" in pattern else BY_CLASS if by_class else FRACTIONS)
-        yield Proposal("folders" if by_class else "images", source, checks=checks if by_class else (), doubts=doubts)
+        yield Reading("folders" if by_class else "images", source, checks=checks if by_class else (), doubts=doubts)
 
 
 def _joined(columns: Sequence[tuple[str, list[str]]], place: int, last: str) -> str:
@@ -184,10 +181,10 @@ def _about_classes(files: Files, columns: Sequence[tuple[str, list[str]]], place
         if strange := sorted(of_split - by_split[training]):
             yield f"{split}/ has the folders {', '.join(strange[:3])}, which {training}/ does not have"
     few = [(folder, names[: _SAMPLED // 2]) for folder, names in [*files.images.items()][:_SAMPLED]]
-    contents = {folder: {_content(files, below(folder, name)) for name in names} for folder, names in few}
-    drawn, photos = ([one for one, found in contents.items() if found == {kind}] for kind in ("mask", "picture"))
-    if drawn and photos:
-        yield f"images in {drawn[0]}/ have few colors, as masks have, and those in {photos[0]}/ are pictures"
+    drawn = {folder: {_few_colors(files, below(folder, name)) for name in names} for folder, names in few}
+    icons, photos = ([folder for folder, found in drawn.items() if found == {kind}] for kind in (True, False))
+    if icons and photos:
+        yield f"images in {icons[0]}/ have few colors, as masks have, and those in {photos[0]}/ are pictures"
 
 
 def _about_pairs(files: Files) -> tuple[list[str], list[str]]:

@@ -13,7 +13,8 @@ from typing import Any
 from tfprep.errors import SourceError
 from tfprep.fields import BoxFormat, Kind
 from tfprep.sources.annotations import ObjectTable
-from tfprep.sources.detection import BY_CLASS, FRACTIONS, Proposal
+from tfprep.sources.detection import BY_CLASS, FRACTIONS
+from tfprep.sources.detection.facts import Reading
 from tfprep.sources.detection.files import FEW, Files, below, image_place, splits_of
 from tfprep.sources.patterns import Template, image_suffix, is_test, literal, split_form, split_words
 from tfprep.sources.rows import TABLE_SUFFIXES, batches, column_names, declared_classes, file_columns
@@ -53,7 +54,7 @@ class _Head:
         columns: Its columns, without those that hold files.
         image: The path of an image with columns in braces, or the column that holds it; "" without images.
         stored: The columns that hold files.
-        checks, doubts: As in `Proposal`.
+        checks, doubts: As in `Reading`.
     """
 
     path: str
@@ -88,7 +89,7 @@ def _plain(column: str) -> str:
     return re.sub(r"[^a-z0-9]", "", column.lower())
 
 
-def tables(files: Files) -> Iterator[Proposal]:
+def tables(files: Files) -> Iterator[Reading]:
     """Yield the sources of tables whose rows name images, those of one split each together.
 
     Raises:
@@ -137,7 +138,7 @@ def _head(files: Files, path: str) -> _Head:
     return _Head(path, columns, max(found, key=found.__getitem__, default=""))
 
 
-def _proposals(files: Files, pattern: str, named: Sequence[_Head], answers: Sequence[str]) -> Iterator[Proposal]:
+def _proposals(files: Files, pattern: str, named: Sequence[_Head], answers: Sequence[str]) -> Iterator[Reading]:
     """Yield the source of the tables of one pattern, if they hold something about their images."""
     head = next((one for one in named if "train" in split_words(one.path)), named[0])
     needed = {c for c in head.columns if _plain(c) in _LABELS and c not in head.template.holes} or {*head.columns}
@@ -169,7 +170,7 @@ def _proposals(files: Files, pattern: str, named: Sequence[_Head], answers: Sequ
         for column in of_split if sources[0].splits in (FRACTIONS, BY_CLASS) else []:
             head.doubt(f"the column {column!r} may say the splits, and this recipe draws new ones")
         unlabeled = frozenset(path for one in others for path in one.images)
-        yield Proposal("table", sources[0], (pattern, *answers), head.checks, head.doubts, sources[1:], unlabeled)
+        yield Reading("table", sources[0], (pattern, *answers), head.checks, head.doubts, sources[1:], unlabeled)
 
 
 def _sources(files: Files, head: _Head, table: str, image: str, splits: Any, targets: Sequence[str]) -> list[Any]:
