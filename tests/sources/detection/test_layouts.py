@@ -127,6 +127,7 @@ READ: list[tuple[str, str | dict[str, str], Any]] = [
     ("train/images/a# train/labels/a#.txt=line val/images/b# val/labels/b#.txt=line classes.txt=names", "{split}/images/*",
      OBJECTS),
     ("JPEGImages/my~a# Annotations/my~a#.xml=voc JPEGImages/b# Annotations/b#.xml=voc "
+     "SegmentationClass/my~a#=0,8 SegmentationClass/b#=0,8 "
      "ImageSets/Main/train.txt=list:JPEGImages/my ImageSets/Main/val.txt=list:JPEGImages/b",
      {"JPEGImages/my*": "train", "JPEGImages/b*": "val"}, OBJECTS),
     ("images/a# masks/a#=0,255", "images/*", (0, 1)),

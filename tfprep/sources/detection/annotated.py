@@ -173,7 +173,9 @@ def voc(files: Files) -> Iterator[Reading]:
     notes = files.paths(".xml")
     heads = [files.head(path) for path in notes[:FEW]]
     is_voc = all(b"<annotation" in head and b"<image " not in head for head in heads)
-    patterns = beside(files, notes) if is_voc else None
+    of_masks = {"SegmentationClass", "SegmentationObject"}  # with the names of the annotations, as photos have them
+    photos = {folder: names for folder, names in files.names.items() if not of_masks & {*folder.split("/")}}
+    patterns = beside(replace(files, names=photos), notes) if is_voc else None
     if patterns is None:
         return
     image, note = patterns
