@@ -1,9 +1,9 @@
 """Examples and TFRecords by TensorFlow's own classes, in the layouts that people have."""
 
-import io
-
 import numpy as np
 from PIL import Image
+
+from tests.photos import written
 
 
 def example(features):
@@ -38,9 +38,7 @@ def write(path, payloads, compression=""):
 
 
 def image_bytes(rng, size, form="JPEG", mode="RGB"):
-    file = io.BytesIO()
-    Image.fromarray(rng.integers(0, 256, (*size, 3), np.uint8)).convert(mode).save(file, form)
-    return file.getvalue()
+    return written(Image.fromarray(rng.integers(0, 256, (*size, 3), np.uint8)).convert(mode), form)
 
 
 def detection(rng, number):

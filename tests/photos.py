@@ -1,4 +1,6 @@
-"""Photos in class folders, and datasets built from them, for tests that need real files and nothing particular in them."""
+"""Files of images, photos in class folders, and datasets built from them, for tests that need files with nothing particular."""
+
+import io
 
 import cv2
 import numpy as np
@@ -27,6 +29,13 @@ def build_photos(folder, count, image=None, recipe=None, **raw):
     made = Recipe(name="photos", source=sources.Folder("{label}/*"), store=store, **(recipe or {}))
     tfprep.build(made, folder / "out", folder / "raw", options=BuildOptions(workers=0))
     return folder / "out"
+
+
+def written(image, form="PNG", **options):
+    """The bytes of a file of this image of Pillow's, or of these pixels."""
+    file = io.BytesIO()
+    (image if isinstance(image, Image.Image) else Image.fromarray(image)).save(file, form, **options)
+    return file.getvalue()
 
 
 def save(path, pixels):

@@ -6,6 +6,7 @@ from PIL import Image
 from scipy import ndimage
 
 from tests.addresses import check_equal_bytes
+from tests.fidelity.public import area_shares
 from tfprep.augment import Crop, Flip, RandomResizedCrop, Resize, Rotate, Scale
 from tfprep.augment.transform import Transform, about_center, identity, scaling, translation
 from tfprep.augment.warp import reduction_for, warp_sample
@@ -82,14 +83,6 @@ CHAINS = {
 }  # fmt: skip
 
 
-def overlaps(length, start, stop, count):
-    """[count, length]: the share of each output pixel that each input pixel covers, by the definition of an area average."""
-    edges = np.linspace(start, stop, count + 1)
-    pixels = np.arange(length)
-    shares = np.minimum(pixels + 1, edges[1:, None]) - np.maximum(pixels, edges[:-1, None])
-    return np.clip(shares, 0, None) / np.clip(shares, 0, None).sum(1, keepdims=True)
-
-
 @pytest.mark.parametrize("factor", [2, 4, 8])
 @pytest.mark.parametrize("window", [(0, 150, 0, 210), (3, 149, 10, 201), (8, 136, 16, 208)])
 @pytest.mark.parametrize("size", [(150, 210), (149, 207)])
@@ -102,8 +95,8 @@ def test_a_reduced_raster_is_averaged_over_exactly_the_window(factor, window, si
     small = padded.reshape(len(padded) // factor, factor, -1, factor, 3).mean((1, 3)).astype(np.float32)
     matrix = scaling(width / (right - left), height / (bottom - top)) @ translation(-left, -top)
     out = warped(small, Transform(matrix, (height, width)), "map", size=size, reduced=factor)
-    down = overlaps(len(small), top / factor, bottom / factor, height)
-    along = overlaps(small.shape[1], left / factor, right / factor, width)
+    down = area_shares(len(small), top / factor, bottom / factor, height)
+    along = area_shares(small.shape[1], left / factor, right / factor, width)
     np.testing.assert_allclose(
         out, np.einsum("ai,bj,ijc->abc", down, along, small.astype(float), optimize=True), atol=1e-3
     )

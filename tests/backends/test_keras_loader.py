@@ -38,30 +38,31 @@ def _batches(loader, count):
         count -= len(taken)
 
 
-@pytest.mark.parametrize("epochs", [1, 3])
-def test_fit_trains_on_the_batches_in_their_order(data, make_model, epochs):
-    loader = data.keras_loader("train", 8, **OPTIONS)
-    steps = loader.steps_per_epoch
-    assert len(loader) == steps == 6
-    model = make_model()
-    history = model.fit(loader, shuffle=False, epochs=epochs, verbose=0)
-    expected = _trained_by_hand(make_model(), _batches(data.numpy_loader("train", 8, **OPTIONS), epochs * steps))
-    _same_weights(model, expected)
-    assert len(history.history["loss"]) == epochs
-    assert int(model.optimizer.iterations.value) == epochs * steps
+def _in_a_data_loader(data):
+    """Keras takes a DataLoader as it is on PyTorch; each `iter` of it is one of the loader."""
+    import torch
+
+    return torch.utils.data.DataLoader(data.torch_loader("train", 8, **OPTIONS), batch_size=None)
 
 
-@pytest.mark.skipif(BACKEND == "tensorflow", reason="TensorFlow's fit builds a model with its first step")
-def test_a_model_that_fit_builds_from_a_first_batch_misses_none(data, make_model, weights):
-    """Keras looks at one batch then; its weights are set when the training begins."""
+WAYS = {"keras_loader": lambda data: data.keras_loader("train", 8, **OPTIONS)}
+WAYS |= {"in a DataLoader": _in_a_data_loader} if BACKEND == "torch" else {}
+
+
+@pytest.mark.parametrize("built", [True, False] if BACKEND != "tensorflow" else [True])  # TensorFlow looks at no batch
+@pytest.mark.parametrize("way", WAYS)
+def test_fit_trains_on_the_batches_in_their_order(data, make_model, weights, way, built):
+    """Also if Keras looks at a first batch and builds the model with it; its weights are set when the training begins."""
 
     class SetWeights(keras.callbacks.Callback):  # type: ignore[misc]
         def on_train_begin(self, logs=None):
             self.model.set_weights(weights)
 
-    model = make_model(built=False)
-    model.fit(data.keras_loader("train", 8, **OPTIONS), shuffle=False, epochs=2, verbose=0, callbacks=[SetWeights()])
-    _same_weights(model, _trained_by_hand(make_model(), _batches(data.numpy_loader("train", 8, **OPTIONS), 12)))
+    model, callbacks = make_model(built), [] if built else [SetWeights()]
+    history = model.fit(WAYS[way](data), shuffle=False, epochs=3, verbose=0, callbacks=callbacks)
+    _same_weights(model, _trained_by_hand(make_model(), _batches(data.numpy_loader("train", 8, **OPTIONS), 18)))
+    assert len(history.history["loss"]) == 3
+    assert int(model.optimizer.iterations.value) == 18
 
 
 @pytest.mark.skipif(BACKEND == "tensorflow", reason="tests/load/test_passes.py has it for TensorFlow")
@@ -75,24 +76,6 @@ def test_an_epoch_of_one_step_that_keras_could_use_up_is_named(data, caplog):
                 loader[0]
             assert len(caplog.messages) == named
     assert "train.repeat() with steps_per_epoch=1 uses none" in caplog.text
-
-
-@pytest.mark.skipif(BACKEND != "torch", reason="Keras takes a DataLoader as it is on PyTorch")
-@pytest.mark.parametrize("built", [True, False])
-def test_fit_over_a_data_loader_of_pytorch_begins_with_the_first_epoch(data, make_model, weights, built):
-    """Keras looks at a batch of its own before it trains, and each `iter` of a DataLoader is one of the loader."""
-    import torch
-
-    class SetWeights(keras.callbacks.Callback):  # type: ignore[misc]
-        def on_train_begin(self, logs=None):
-            self.model.set_weights(weights)
-
-    model, around = (
-        make_model(built),
-        torch.utils.data.DataLoader(data.torch_loader("train", 8, **OPTIONS), batch_size=None),
-    )
-    model.fit(around, epochs=3, shuffle=False, verbose=0, callbacks=[SetWeights()])
-    _same_weights(model, _trained_by_hand(make_model(), _batches(data.numpy_loader("train", 8, **OPTIONS), 18)))
 
 
 def test_a_run_continues_at_its_step(data, make_model):

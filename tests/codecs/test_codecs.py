@@ -1,6 +1,5 @@
 """What codecs refuse, and open shapes. What they store is compared with Pillow, NumPy and TensorFlow in `tests/fidelity`."""
 
-import io
 import zlib
 from dataclasses import dataclass
 
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.photos import written
 from tfprep import codecs
 from tfprep.codecs import Boxes, Encoded, Jpeg, Original, Png, Raw, Scalar, Text, Texts, TopK, Zstd
 from tfprep.errors import BuildError, DatasetError, RecipeError, SampleError
@@ -141,16 +141,14 @@ def test_every_kind_has_a_codec_and_an_unknown_codec_says_to_upgrade():
         codecs.from_description({"codec": "webp"})
 
 
-def written(form, size=(34, 21)):
-    file = io.BytesIO()
-    Image.new("I;16" if form == "deep" else "RGB", size).save(file, "PNG" if form == "deep" else form)
-    return file.getvalue()
+def empty(form, size=(34, 21)):
+    return written(Image.new("RGB", size), form)
 
 
-BOMB = bytearray(written("PNG"))
+BOMB = bytearray(empty("PNG"))
 BOMB[16:24] = (60_000).to_bytes(4, "big") * 2
 BOMB[29:33] = zlib.crc32(BOMB[12:29]).to_bytes(4, "big")
-JPEG_BOMB = bytearray(written("JPEG"))
+JPEG_BOMB = bytearray(empty("JPEG"))
 _SIZE = JPEG_BOMB.index(b"\xff\xc0") + 5
 JPEG_BOMB[_SIZE : _SIZE + 4] = (20_000).to_bytes(2, "big") * 2
 
@@ -166,14 +164,19 @@ JPEG_BOMB[_SIZE : _SIZE + 4] = (20_000).to_bytes(2, "big") * 2
         (Raw(), b"1234", ("map", (None, None), "uint8"), "needs the record's own FIELD/shape"),
         (Encoded(), b"", ("image", (21, 34, 3), "uint8"), "neither a JPEG nor a PNG"),
         (Encoded(), b"GIF89a" + bytes(30), ("image", (21, 34, 3), "uint8"), "neither a JPEG nor a PNG"),
-        (Encoded(), written("BMP"), ("image", (21, 34, 3), "uint8"), "neither a JPEG nor a PNG"),
+        (Encoded(), empty("BMP"), ("image", (21, 34, 3), "uint8"), "neither a JPEG nor a PNG"),
         *[
             (codec, bytes(bomb), ("image", shape, "uint8"), "0 x .*0 pixels are more than the limit of 178,956,970")
             for codec, bomb in ((Encoded(), BOMB), (Png(), BOMB), (Encoded(), JPEG_BOMB), (Jpeg(), JPEG_BOMB))
             for shape in ((None, None, 3), (21, 34, 3))
         ],
-        (Encoded(), written("deep"), ("image", (None, None, 1), "uint8"), "a PNG of uint16, expected uint8"),
-        (Encoded(), written("PNG"), ("image", (None, None, 1), "uint8"), "channels, expected 1"),
+        (
+            Encoded(),
+            written(Image.new("I;16", (34, 21))),
+            ("image", (None, None, 1), "uint8"),
+            "a PNG of uint16, expected uint8",
+        ),
+        (Encoded(), empty("PNG"), ("image", (None, None, 1), "uint8"), "channels, expected 1"),
     ],
 )
 def test_contents_that_are_not_what_they_should_be_are_sample_errors(codec, content, spec, message):
@@ -185,4 +188,4 @@ def test_contents_that_are_not_what_they_should_be_are_sample_errors(codec, cont
 def test_an_image_of_another_size_does_not_fit_into_a_batch(form):
     spec = FieldSpec("image", (21, 34, 3), "uint8")
     with pytest.raises(SampleError, match="expected"):
-        Encoded().decode_into(written(form, (10, 10)), spec, np.zeros((21, 34, 3), np.uint8))
+        Encoded().decode_into(empty(form, (10, 10)), spec, np.zeros((21, 34, 3), np.uint8))

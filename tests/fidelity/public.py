@@ -69,6 +69,13 @@ def check_share(happened, p):
     assert value > FALSE_ALARM, f"{happened.mean():.3f} of {len(happened)} where {p} was expected: p = {value:.2g}"
 
 
+def area_shares(length, start, stop, count):
+    """[count, length]: the share of each of `count` output pixels that each input pixel covers: an average of areas."""
+    edges, pixels = np.linspace(start, stop, count + 1), np.arange(length)
+    shares = np.clip(np.minimum(pixels + 1, edges[1:, None]) - np.maximum(pixels, edges[:-1, None]), 0, None)
+    return shares / shares.sum(1, keepdims=True)
+
+
 def window_of(changed):
     """Top, left, height and width of a rectangle of True."""
     ys, xs = np.flatnonzero(changed.any(1)), np.flatnonzero(changed.any(0))

@@ -11,6 +11,7 @@ from PIL import Image
 from scipy import ndimage
 
 from tests.examples import example, serialized
+from tests.photos import written
 from tfprep import codecs
 from tfprep.codecs import Boxes, Encoded, Jpeg, Original, Png, Raw, Scalar, Text, Texts, TopK, Zstd
 from tfprep.errors import RecipeError, SampleError
@@ -23,12 +24,6 @@ RGB = np.clip(ndimage.gaussian_filter(RNG.normal(size=(37, 50, 3)), (3, 3, 0)) *
 GRAY = RGB[:, :, :1]
 DEEP = RNG.integers(0, 65536, (21, 17, 3), dtype=np.uint16)
 PIL = Image.fromarray(RGB)
-
-
-def written(image, kind, **options):
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
 
 
 def decoded(codec, kind, value, spec=None):

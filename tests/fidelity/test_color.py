@@ -18,6 +18,7 @@ from tests.fidelity.public import (
     variants,
     window_of,
 )
+from tests.photos import written
 from tfprep.augment import (
     AutoContrast,
     Blur,
@@ -65,9 +66,7 @@ def blurred(sigma):
 
 
 def jpeg(image, quality, subsampling=2):
-    file = io.BytesIO()
-    Image.fromarray(image).save(file, "JPEG", quality=quality, subsampling=subsampling)
-    return np.asarray(Image.open(file))
+    return np.asarray(Image.open(io.BytesIO(written(image, "JPEG", quality=quality, subsampling=subsampling))))
 
 
 NOISE = np.random.default_rng(0).integers(0, 256, (61, 47, 3), dtype=np.uint8)

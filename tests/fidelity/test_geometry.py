@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from scipy import ndimage
 
-from tests.fidelity.public import check_counts, check_share, check_uniform, variants
+from tests.fidelity.public import area_shares, check_counts, check_share, check_uniform, variants
 from tfprep.augment import (
     CenterCrop,
     Crop,
@@ -262,24 +262,13 @@ def test_borders_are_numpys(border, mode):
             assert share <= most, f"{name}, {border}: {share:.3f} of the pixels differ"
 
 
-def area_average(array, size):
-    """Each output pixel is the mean of what it covers, pixels that it covers in part counting in part."""
-
-    def shares(length, count):
-        edges, pixels = np.linspace(0, length, count + 1), np.arange(length)
-        overlap = np.clip(np.minimum(pixels + 1, edges[1:, None]) - np.maximum(pixels, edges[:-1, None]), 0, None)
-        return overlap / overlap.sum(1, keepdims=True)
-
-    down, along = shares(array.shape[0], size[0]), shares(array.shape[1], size[1])
-    return np.einsum("ai,ijc,bj->abc", down, array.astype(float), along, optimize=True)
-
-
 @pytest.mark.covers("Resize")
 def test_shrinking_averages_areas():
     image = np.random.default_rng(0).integers(0, 256, (*SIZE, 3), dtype=np.uint8)
     for size in ((40, 50), (32, 64), (95, 127), (96, 127), (1, 1)):
         out = variants({"image": image}, {"image": "image"}, geometry=[Resize(*size)])[0]["image"]
-        assert np.abs(out - area_average(image, size)).max() <= 0.51
+        down, along = (area_shares(length, 0, length, count) for length, count in zip(SIZE, size, strict=True))
+        assert np.abs(out - np.einsum("ai,ijc,bj->abc", down, image.astype(float), along, optimize=True)).max() <= 0.51
 
 
 @pytest.mark.covers("Scale", "Rotate")

@@ -10,7 +10,7 @@ from PIL import Image, ImageOps
 from scipy import ndimage
 
 from tests.fidelity.public import variants
-from tests.photos import natural
+from tests.photos import natural, written
 from tfprep import images
 from tfprep.augment import Resize
 from tfprep.errors import SampleError
@@ -25,12 +25,6 @@ def smooth(height, width, channels=3, seed=0):
 
 RGB = smooth(45, 61)
 PIL = Image.fromarray(RGB)
-
-
-def written(image, kind="PNG", **options):
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
 
 
 def opened(data):

@@ -12,7 +12,7 @@ from scipy import stats
 
 import tfprep.load
 from tests.conftest import write_dataset
-from tests.fidelity.public import FALSE_ALARM, check_counts
+from tests.fidelity.public import FALSE_ALARM, area_shares, check_counts
 from tests.load.batches import batches, joined, stages
 from tfprep import augment, codecs, load
 
@@ -97,17 +97,10 @@ def test_windows_are_torchvisions(data, scale, ratio):
 
 def along(length, start, window, count):
     """The weights [count, length] of an axis: areas where it shrinks, linear between its pixel centers where it grows."""
-    weights = np.zeros((count, length))
-    for i in range(count):
-        if count <= window:
-            low, high = start + i * window / count, start + (i + 1) * window / count
-            for j in range(length):
-                weights[i, j] = max(0.0, min(j + 1, high) - max(j, low))
-        else:
-            center = np.clip(start + (i + 0.5) * window / count - 0.5, start, start + window - 1)
-            j = min(int(center), length - 2)
-            weights[i, j : j + 2] = 1 - (center - j), center - j
-    return weights / weights.sum(1, keepdims=True)
+    if count <= window:
+        return area_shares(length, start, start + window, count)
+    centers = np.clip(start + (np.arange(count) + 0.5) * window / count - 0.5, start, start + window - 1)
+    return np.clip(1 - np.abs(centers[:, None] - np.arange(length)), 0, None)
 
 
 @pytest.mark.covers("RandomResizedCrop")

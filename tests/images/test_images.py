@@ -14,19 +14,13 @@ import pytest
 import tifffile
 from PIL import Image, ImageOps, features
 
+from tests.photos import written
 from tfprep import images
 from tfprep.errors import SampleError
 from tfprep.images.pillow import check_pixels
 
 RNG = np.random.default_rng(7)
 RGB = cv2.GaussianBlur(RNG.integers(0, 256, (30, 44, 3)).astype(np.float32), (0, 0), 1.5).astype(np.uint8)
-
-
-def encoded(array_or_image, form, **options):
-    image = array_or_image if isinstance(array_or_image, Image.Image) else Image.fromarray(array_or_image)
-    file = io.BytesIO()
-    image.save(file, form, **options)
-    return file.getvalue()
 
 
 def oriented(number):
@@ -81,39 +75,39 @@ def pillow_reads(data):
     return True
 
 
-YCBCR = encoded(Image.fromarray(RGB).convert("YCbCr"), "TIFF")
+YCBCR = written(Image.fromarray(RGB).convert("YCbCr"), "TIFF")
 FORMATS = {
-    "JPEG": encoded(RGB, "JPEG", quality=90),
-    "progressive JPEG": encoded(RGB, "JPEG", progressive=True),
-    "gray JPEG": encoded(RGB[:, :, 0], "JPEG"),
-    "JPEG 4:4:4": encoded(RGB, "JPEG", subsampling=0),
-    "CMYK JPEG": encoded(Image.fromarray(RGB).convert("CMYK"), "JPEG"),
-    "JPEG kept as RGB": encoded(RGB, "JPEG", keep_rgb=True),
-    "MPO": encoded(RGB, "MPO", save_all=True, append_images=[Image.new("RGB", (20, 10))]),
-    "PNG": encoded(RGB, "PNG"),
-    "gray PNG": encoded(RGB[:, :, 0], "PNG"),
-    "bilevel PNG": encoded(RGB[:, :, 0] > 128, "PNG"),
-    "palette PNG": encoded(Image.fromarray(RGB).quantize(40), "PNG"),
-    "palette with a transparent color": encoded(Image.fromarray(RGB).quantize(40), "PNG", transparency=3),
-    "palette with alpha": encoded(Image.fromarray(RGB).quantize(40), "PNG", transparency=bytes(range(0, 240, 6))),
-    "RGBA PNG": encoded(np.dstack([RGB, RGB[:, :, 0]]), "PNG"),
-    "gray with alpha": encoded(Image.fromarray(np.dstack([RGB[:, :, 0], RGB[:, :, 1]]), "LA"), "PNG"),
-    "RGB with a transparent color": encoded(RGB, "PNG", transparency=tuple(int(v) for v in RGB[3, 4])),
-    "GIF": encoded(Image.fromarray(RGB).quantize(60), "GIF"),
-    "transparent GIF": encoded(Image.fromarray(RGB).quantize(60), "GIF", transparency=5),
-    "BMP": encoded(RGB, "BMP"),
-    "TIFF": encoded(RGB, "TIFF"),
-    "TIFF with LZW": encoded(RGB, "TIFF", compression="tiff_lzw"),
-    "CMYK TIFF": encoded(Image.fromarray(RGB).convert("CMYK"), "TIFF"),
+    "JPEG": written(RGB, "JPEG", quality=90),
+    "progressive JPEG": written(RGB, "JPEG", progressive=True),
+    "gray JPEG": written(RGB[:, :, 0], "JPEG"),
+    "JPEG 4:4:4": written(RGB, "JPEG", subsampling=0),
+    "CMYK JPEG": written(Image.fromarray(RGB).convert("CMYK"), "JPEG"),
+    "JPEG kept as RGB": written(RGB, "JPEG", keep_rgb=True),
+    "MPO": written(RGB, "MPO", save_all=True, append_images=[Image.new("RGB", (20, 10))]),
+    "PNG": written(RGB, "PNG"),
+    "gray PNG": written(RGB[:, :, 0], "PNG"),
+    "bilevel PNG": written(RGB[:, :, 0] > 128, "PNG"),
+    "palette PNG": written(Image.fromarray(RGB).quantize(40), "PNG"),
+    "palette with a transparent color": written(Image.fromarray(RGB).quantize(40), "PNG", transparency=3),
+    "palette with alpha": written(Image.fromarray(RGB).quantize(40), "PNG", transparency=bytes(range(0, 240, 6))),
+    "RGBA PNG": written(np.dstack([RGB, RGB[:, :, 0]]), "PNG"),
+    "gray with alpha": written(Image.fromarray(np.dstack([RGB[:, :, 0], RGB[:, :, 1]]), "LA"), "PNG"),
+    "RGB with a transparent color": written(RGB, "PNG", transparency=tuple(int(v) for v in RGB[3, 4])),
+    "GIF": written(Image.fromarray(RGB).quantize(60), "GIF"),
+    "transparent GIF": written(Image.fromarray(RGB).quantize(60), "GIF", transparency=5),
+    "BMP": written(RGB, "BMP"),
+    "TIFF": written(RGB, "TIFF"),
+    "TIFF with LZW": written(RGB, "TIFF", compression="tiff_lzw"),
+    "CMYK TIFF": written(Image.fromarray(RGB).convert("CMYK"), "TIFF"),
     **(
         {"YCbCr TIFF": YCBCR} if pillow_reads(YCBCR) else {}
     ),  # Pillow 12.3, the last one for Python 3.10, treats its own file as truncated.
-    "WebP": encoded(RGB, "WEBP"),
-    "WebP with alpha": encoded(np.dstack([RGB, RGB[:, :, 2]]), "WEBP", lossless=True),
-    "PPM": encoded(RGB, "PPM"),
-    "PGM": encoded(RGB[:, :, 0], "PPM"),
-    **({"AVIF": encoded(RGB, "AVIF")} if "avif" in features.get_supported() else {}),
-    **({"JPEG 2000": encoded(RGB, "JPEG2000")} if features.check("jpg_2000") else {}),
+    "WebP": written(RGB, "WEBP"),
+    "WebP with alpha": written(np.dstack([RGB, RGB[:, :, 2]]), "WEBP", lossless=True),
+    "PPM": written(RGB, "PPM"),
+    "PGM": written(RGB[:, :, 0], "PPM"),
+    **({"AVIF": written(RGB, "AVIF")} if "avif" in features.get_supported() else {}),
+    **({"JPEG 2000": written(RGB, "JPEG2000")} if features.check("jpg_2000") else {}),
 }
 
 
@@ -130,11 +124,11 @@ def test_decoding_equals_pillow_bit_for_bit(name):
 def test_the_orientation_of_masks_and_16_bit_images(orientation):
     """The first pixel of the upright image is the one that Pillow puts first."""
     gray = np.arange(30 * 44, dtype=np.uint16).reshape(30, 44) * 40
-    data = encoded(gray, "PNG", exif=oriented(orientation))
+    data = written(gray, "PNG", exif=oriented(orientation))
     expected = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data))))
     np.testing.assert_array_equal(images.decode_mask(data), expected)
     data = png16(RGB.astype(np.uint16) * 257, chunk(b"eXIf", oriented(orientation).tobytes()[6:]))
-    expected = by_pillow(encoded(RGB, "PNG", exif=oriented(orientation)))
+    expected = by_pillow(written(RGB, "PNG", exif=oriented(orientation)))
     np.testing.assert_array_equal(images.decode_pixels(data) // 257, expected)
 
 
@@ -302,7 +296,7 @@ def test_a_file_cut_at_any_byte_is_refused_or_has_all_its_pixels(name):
 @pytest.mark.parametrize("form", ["GIF", "PNG", "WEBP", "TIFF"])
 def test_several_frames_are_refused(form):
     frames = [Image.new("RGB", (8, 8), color) for color in ("red", "green", "blue")]
-    data = encoded(frames[0], form, save_all=True, append_images=frames[1:])
+    data = written(frames[0], form, save_all=True, append_images=frames[1:])
     for decode in (images.decode_image, images.decode_mask, images.image_size):
         with pytest.raises(SampleError, match=f"{form} holds 3 frames, expected one image"):
             decode(data)
@@ -388,7 +382,7 @@ def odd_jpegs():
     data = FORMATS["JPEG"]
     frame, scan = data.index(b"\xff\xc0"), data.index(b"\xff\xda")
     icc = b"\xff\xe2" + struct.pack(">H", 22) + b"ICC_PROFILE\0\x05\x03junk\0\0"
-    profile = encoded(RGB, "JPEG", icc_profile=b"x" * 100)
+    profile = written(RGB, "JPEG", icc_profile=b"x" * 100)
     return {
         "stray bytes before a segment": data[:frame] + b"\0\1\2\3" + data[frame:],
         "stray bytes before the scan": data[:scan] + b"\0" * 40 + data[scan:],
@@ -442,10 +436,10 @@ def test_bytes_after_the_end_are_ignored():
 
 def test_a_plain_jpeg_is_certain_to_decode():
     for options in ({}, {"subsampling": 0}, {"optimize": True}, {"restart_marker_blocks": 1}, {"comment": b"\xff\xd9"}):
-        assert images.certain_to_decode(encoded(RGB, "JPEG", **options))
-    assert images.certain_to_decode(encoded(RGB[:, :, 0], "JPEG"))
+        assert images.certain_to_decode(written(RGB, "JPEG", **options))
+    assert images.certain_to_decode(written(RGB[:, :, 0], "JPEG"))
     others = [
-        encoded(RGB, "JPEG", progressive=True), FORMATS["PNG"], FORMATS["JPEG"] + b"trailing", FORMATS["JPEG"][:-1],
+        written(RGB, "JPEG", progressive=True), FORMATS["PNG"], FORMATS["JPEG"] + b"trailing", FORMATS["JPEG"][:-1],
         b"",
     ]  # fmt: skip
     assert not any(map(images.certain_to_decode, others))
@@ -454,7 +448,7 @@ def test_a_plain_jpeg_is_certain_to_decode():
 @pytest.mark.parametrize("options", [{}, {"subsampling": 0, "restart_marker_blocks": 2}, {"progressive": True}])
 def test_what_is_certain_to_decode_does(options):
     """One byte after the other is damaged: in the tables of the header, and in the scan."""
-    data, certain = encoded(RGB, "JPEG", **options), 0
+    data, certain = written(RGB, "JPEG", **options), 0
     for number in range(2 * len(data)):
         broken = bytearray(data)
         broken[number % len(data)] = int(RNG.integers(256))
@@ -484,7 +478,7 @@ def test_a_reduced_jpeg_has_the_pixels_of_its_average(factor, expected, orientat
     """Pixel i averages pixels k·i to k·(i + 1) of the upright image. If an incomplete block would come first, the whole image
     is decoded."""
     smooth = cv2.resize(RGB[:5, :7], (88, 60), interpolation=cv2.INTER_LINEAR)
-    data = encoded(smooth, "JPEG", exif=oriented(orientation), quality=100, subsampling=0)
+    data = written(smooth, "JPEG", exif=oriented(orientation), quality=100, subsampling=0)
     whole = images.decode_image(data)
     decoded = images.decode_image(data, reduced=factor)
     if orientation in (1, 5) or factor < 8:

@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.photos import written
 from tfprep.images import exif_orientation
 from tfprep.images.headers import read_header
 from tfprep.images.jpeg import upright
 
 
-def written(form, mode="RGB", size=(8, 8), **options):
-    file = io.BytesIO()
-    Image.new(mode, size).save(file, form, **options)
-    return file.getvalue()
+def empty(form, **options):
+    return written(Image.new("RGB", (8, 8)), form, **options)
 
 
 def directory(entries, order="<", at=8):
@@ -63,7 +62,7 @@ XMP = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:Description tiff:Orientation="3
     ("exif", "expected"), [*PLAIN.values(), *((exif, None) for exif in ODD.values())], ids=[*PLAIN, *ODD]
 )
 def test_the_orientation_of_exif(exif, expected):
-    data = written("JPEG", exif=exif)
+    data = empty("JPEG", exif=exif)
     try:
         reference = by_pillow(data)
     except Exception:
@@ -74,16 +73,16 @@ def test_the_orientation_of_exif(exif, expected):
 
 
 def test_the_orientation_of_xmp_repeated_and_late_segments():
-    data, exif = written("JPEG"), directory([orientation_of(6)])
+    data, exif = empty("JPEG"), directory([orientation_of(6)])
     segment = b"\xff\xe1" + struct.pack(">H", len(exif) + 2) + exif
     twice = data[:2] + segment + segment + data[2:]
-    late = written("JPEG", exif=exif, icc_profile=b"p" * 120_000)
-    for one, expected in ((written("JPEG", xmp=XMP), 3), (twice, by_pillow(twice)), (late, 6)):
+    late = empty("JPEG", exif=exif, icc_profile=b"p" * 120_000)
+    for one, expected in ((empty("JPEG", xmp=XMP), 3), (twice, by_pillow(twice)), (late, 6)):
         assert exif_orientation(one) == by_pillow(one) == expected
 
 
 def test_damaged_headers_give_the_same_orientation_as_pillow():
-    draws, whole, compared = random.Random(0), written("JPEG", exif=FURTHER_ON), 0
+    draws, whole, compared = random.Random(0), empty("JPEG", exif=FURTHER_ON), 0
     for _ in range(3000):
         data = bytearray(whole)
         for _ in range(draws.randint(1, 3)):
@@ -108,7 +107,7 @@ def test_arrays_of_every_type_and_depth_are_turned(dtype):
 
 
 def test_files_that_are_cut_short_or_damaged_have_no_size():
-    jpeg, png = written("JPEG"), written("PNG")
+    jpeg, png = empty("JPEG"), empty("PNG")
     damaged = [b"\xff\xd8\xff" + b"\xff" * 50, jpeg[:2] + b"\xff\xe0\0\0" * 40]
     for data in (b"", b"\xff", jpeg[:3], jpeg[:30], png[:10], *damaged):
         header = read_header(data)

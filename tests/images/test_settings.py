@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import GifImagePlugin, Image, ImageFile
 
+from tests.photos import written
 from tfprep import images
 from tfprep.errors import BuildError, SampleError
 
@@ -14,9 +15,7 @@ PICTURE = Image.fromarray(SHADES).resize((160, 120), Image.Resampling.BICUBIC)
 
 
 def encoded(form="JPEG", **options):
-    file = io.BytesIO()
-    PICTURE.save(file, form, **options)
-    return file.getvalue()
+    return written(PICTURE, form, **options)
 
 
 SETTINGS = [
