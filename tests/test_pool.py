@@ -12,14 +12,13 @@ import psutil
 import pytest
 
 from tests.waiting import wait_until
-from tfprep.errors import BuildError, RecipeError, RecordError, TrainError
+from tfprep.errors import BuildError, RecipeError, RecordError
 from tfprep.pool import (
     LATER,
     Died,
     Done,
     Pool,
     Progress,
-    sendable_error,
     worker_environment,
 )
 from tfprep.recipe.python_file import import_file
@@ -78,26 +77,6 @@ def test_a_folder_that_was_there_before_a_recipe_keeps_its_place(tmp_path, monke
     assert lines_of_child(FOLDERS, tmp_path)[-1] == str(tmp_path)
 
 
-class Unsendable(Exception):
-    """An error whose copy cannot be made: it needs an argument that it does not keep."""
-
-    def __init__(self, first, second):
-        super().__init__(f"{first} and {second}")
-
-
-@pytest.mark.parametrize(
-    ("error", "kind", "text"),
-    [
-        (RecordError("bad", path="p", record=1, offset=2), RecordError, "p: record 1 at byte 2: bad"),
-        (Unsendable(1, 2), TrainError, "Unsendable: 1 and 2"),
-    ],
-)
-def test_errors_that_cannot_be_sent_are_replaced_by_their_text(error, kind, text):
-    sent = sendable_error(error, TrainError)
-    assert type(sent) is kind
-    assert str(sent) == text
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends children on Linux only")
 def test_a_child_whose_parent_is_gone_ends():
     code = "from tfprep.pool import end_with_parent; end_with_parent(1); print('still here')"
@@ -107,7 +86,7 @@ def test_a_child_whose_parent_is_gone_ends():
 
 WORK = """
 import os, sys, time
-from tfprep.errors import RecipeError
+from tfprep.errors import RecipeError, RecordError
 
 def open_work(argument):
     if argument.get("refuse"):
@@ -174,11 +153,19 @@ def test_progress_is_reported_during_a_task(entry):
     assert isinstance(events[-1], Done)
 
 
+FAILURES = [
+    ("raise RecipeError('line 7')", RecipeError, "^line 7$"),
+    ("raise RecordError('bad', path='p', record=1, offset=2)", RecordError, "^p: record 1 at byte 2: bad$"),
+    ("class Unsendable(Exception): pass\nraise Unsendable('its text')", Exception, "its text"),
+]
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_exception_of_a_task_ends_the_run(entry, workers):
-    code = "raise RecipeError('line 7')"
-    with pytest.raises(RecipeError, match="line 7"):
-        ran(Pool(entry, LATER, workers), [{"code": code}])
+    """It keeps its type and what it holds if it can be sent, and its text otherwise."""
+    for code, kind, message in FAILURES:
+        with pytest.raises(kind, match=message):
+            ran(Pool(entry, LATER, workers), [{"code": code}])
     with pytest.raises(RecipeError, match="no"):
         ran(Pool(entry, LATER, workers), [{}], {"refuse": True})
     with pytest.raises((BuildError, ZeroDivisionError)) as caught:
