@@ -340,11 +340,6 @@ def _fields_text(summary: FieldsSummary) -> str:
     end = ""
     if not summary.published:
         end = "\nNothing is published yet: when all parts are computed, run the command without --part."
-    if summary.withdrawn:
-        end += (
-            f"\n{', '.join(summary.withdrawn)}: computed from fields that changed, so that the dataset has them no longer; run "
-            "tfprep fields add for them again"
-        )
     return f"{summary.path}: {names}: {done}{end}"
 
 

@@ -39,7 +39,6 @@ class FieldsSummary:
         calls: How often the model was called.
         model_s, seconds: Seconds that the model took, and those of the whole run.
         published: Whether the dataset has the fields now; False for a part.
-        withdrawn: Fields that the dataset has no longer, because they were computed from those that changed now.
     """
 
     path: Path
@@ -51,7 +50,6 @@ class FieldsSummary:
     model_s: float
     seconds: float
     published: bool
-    withdrawn: tuple[str, ...] = ()
 
 
 def add_fields(
@@ -92,19 +90,20 @@ def add_fields(
         scratch = stack.enter_context(scratch_folder()) if is_remote(plan.root) else plan.root
         new = _lock(stack, plan.data, scratch, shared=chosen is not None)
         tasks = plan.tasks[chosen.number :: chosen.parts] if chosen else plan.tasks
-        due, timing, withdrawn = list[FieldsTask](), Timing(), tuple[str, ...]()
+        due, timing = list[FieldsTask](), Timing()
         if not plan.is_published(verify=verify):
             if verify:
                 plan.forget_damaged(tasks)
             due = [task for task in tasks if plan.receipt(task) is None]
             if due:
                 timing = _computed(plan, due, scratch, on_progress)
-            withdrawn = () if new is None else publish_fields(plan, scratch, new)
+            if new is not None:
+                publish_fields(plan, scratch, new)
         if new is not None:
             remove_waiting(plan.root, plan.fields.name)
     return FieldsSummary(
         plan.root, tuple(plan.fields.store), sum(task.records for task in due), len(due), len(tasks) - len(due),
-        timing.calls, timing.model_s, time.monotonic() - began, published=chosen is None, withdrawn=withdrawn,
+        timing.calls, timing.model_s, time.monotonic() - began, published=chosen is None,
     )  # fmt: skip
 
 

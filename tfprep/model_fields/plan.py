@@ -34,8 +34,7 @@ class FieldsTask:
         first, records: The numbers of its samples in the split's variant: [first, first + records).
         name: The name of the file with the fields.
         of: What the main shard is: its SHA-256, or for an imported one what its storage says of its version, and the checksum of
-            where its records are and what they hold. Then a digest of how the inputs are read, and the SHA-256 of the shards of
-            added fields among the inputs.
+            where its records are and what they hold. Then a digest of how the inputs are read.
     """
 
     split: str
@@ -109,9 +108,6 @@ class FieldsPlan:
     def tasks(self) -> list[FieldsTask]:
         """The tasks, by split, variant and shard."""
         tasks, imported = [], self.data.manifest.imported
-        # Added fields among the inputs: their shards decide the values as the main ones do.
-        groups = sorted({self.data.group_of(name) for name in self.fields.inputs} - {""})
-        inputs = [self.data.added(group) for group in groups]
         reading = {name: str(self.data.manifest.fields.get(name)) for name in self.fields.inputs}
         if imported is not None:
             reading |= {f"feature of {name}": imported.features.get(name, "") for name in self.fields.inputs}
@@ -125,8 +121,7 @@ class FieldsPlan:
                     of = file.sha256
                     if imported is not None:  # files that one archive held may be alike in size and time
                         of = f"{file.bytes} {imported.versions[split][shard]} {info.rows_crc32c[0][shard]}"
-                    of = " ".join([of, how, *(group.file(split, variant, shard).sha256 for group in inputs)])
-                    tasks.append(FieldsTask(split, variant, shard, first, file.records, name, of))
+                    tasks.append(FieldsTask(split, variant, shard, first, file.records, name, f"{of} {how}"))
                     first += file.records
         return tasks
 
@@ -231,22 +226,13 @@ class FieldsPlan:
         if self.fields.name in own:
             check_no_link(self.data.folder_of(own[self.fields.name]))
         for name in self.fields.inputs:
-            if name not in ("key", *self.data.fields):
-                raise RecipeError(
-                    f"inputs: {self.data.path} has no field {name!r}; it has {', '.join(self.data.fields)}"
-                )
+            if name not in ("key", *self.data.manifest.fields):
+                added = " in its records; those that a model added are no inputs" if name in self.data.fields else ""
+                names = ", ".join(self.data.manifest.fields)
+                raise RecipeError(f"inputs: {self.data.path} has no field {name!r}{added}; it has {names}")
         for name in self.fields.store:
             if name in self.data.fields and self.data.group_of(name) != self.fields.name:
                 raise RecipeError(f"store: {self.data.path} has a field {name!r} already; choose another name")
-        for split in self.variants:
-            for name in self.fields.inputs:
-                group = self.data.group_of(name)
-                if group == self.fields.name:
-                    raise RecipeError(f"inputs: {name!r} is one of the fields that are computed")
-                if group and own[group].variants.get(split, 0) < self.variants[split]:
-                    raise RecipeError(
-                        f"inputs: not all variants of split {split!r} have {name!r}, which was added to some"
-                    )
 
 
 def join_specs(specs: dict[str, FieldSpec], others: Mapping[str, FieldSpec], where: object) -> None:

@@ -24,7 +24,6 @@ from tfprep.dataset.verify import record_digest
 from tfprep.dataset.versions import NewVersion
 from tfprep.errors import BuildError
 from tfprep.fields import RASTER_KINDS, FieldSpec
-from tfprep.load import Data
 from tfprep.model_fields.plan import FieldsPlan, FieldsReceipt, FieldsTask, join_specs
 from tfprep.records.framing import HEADER_BYTES
 from tfprep.storage.local import link_or_copy, remove_leftovers, temporary_path
@@ -34,16 +33,13 @@ from tfprep.storage.urls import check_no_link, durable_write, is_remote, names_i
 Receipts = Mapping[FieldsTask, FieldsReceipt]
 
 
-def publish_fields(plan: FieldsPlan, scratch: Path, new: NewVersion) -> tuple[str, ...]:
-    """Make the computed shards fields of the dataset. Other added fields that were computed from others of them go.
+def publish_fields(plan: FieldsPlan, scratch: Path, new: NewVersion) -> None:
+    """Make the computed shards fields of the dataset.
 
     Args:
         plan: All shards.
         scratch: A local folder for files on their way to a store.
         new: The version that is made.
-
-    Returns:
-        The names of the fields that are gone. Their files stay: the next run that computes them takes what is up to date.
 
     Raises:
         BuildError: A shard is not computed, shards hold arrays of different types, or another process published meanwhile.
@@ -83,30 +79,14 @@ def publish_fields(plan: FieldsPlan, scratch: Path, new: NewVersion) -> tuple[st
         plan.fields.follows_pixels,
         SHARDS if is_remote(plan.root) else "",
     )
-    was = before.groups
-    old = was.get(plan.fields.name)
-    is_same = old is not None and old.sha256 == entry.sha256
-    stale = [] if is_same else _computed_from(plan.data, was, plan.fields.name, set(entry.fields))
-    added = {name: one for name, one in {**was, plan.fields.name: entry}.items() if name not in stale}
-    _publish(new, before, replace(before, added=added), plan)
-    return tuple(name for group in stale for name in was[group].fields)
-
-
-def _computed_from(data: Data, added: Mapping[str, AddedFields], changed: str, names: set[str]) -> list[str]:
-    """The groups whose inputs are among `names`, the fields of the group that changed, or are such fields themselves."""
-    for group, fields in added.items():
-        if group != changed and not names.issuperset(fields.fields):
-            inputs = data.added(group).manifest.recipe["model_fields"]["inputs"]
-            if names.intersection(inputs):
-                return [group, *_computed_from(data, added, changed, {*names, *fields.fields})]
-    return []
+    _publish(new, replace(before, added={**before.groups, plan.fields.name: entry}), plan)
 
 
 def unpublish_fields(data: Dataset, root: Path, group: str, new: NewVersion) -> None:
     """Publish the dataset without the fields, if it has them, and then remove receipts and files that wait."""
     added = {name: entry for name, entry in data.manifest.groups.items() if name != group}
     if len(added) < len(data.manifest.groups):
-        _publish(new, data.manifest, replace(data.manifest, added=added or None))
+        _publish(new, replace(data.manifest, added=added or None))
     remove_waiting(root, group)
     remove_files(root / fields_receipts(group), names_in(root / fields_receipts(group)))
 
@@ -120,7 +100,7 @@ def remove_waiting(root: Path, group: str) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _publish(new: NewVersion, before: Manifest, manifest: Manifest, plan: FieldsPlan | None = None) -> None:
+def _publish(new: NewVersion, manifest: Manifest, plan: FieldsPlan | None = None) -> None:
     """Publish a version with all files of the current one, and those of a plan."""
     parse_manifest(
         manifest.to_json().encode("utf-8", "surrogateescape"), new.folder / MANIFEST
@@ -129,9 +109,6 @@ def _publish(new: NewVersion, before: Manifest, manifest: Manifest, plan: Fields
     if is_remote(new.root):
         manifest = manifest.staying_in(new.before.path.name)
     new.add_current(manifest.files)
-    for group, entry in before.groups.items():
-        if group not in manifest.groups:
-            new.set_aside(entry.folder, new.root / fields_receipts(group) / entry.folder)
     for entry in manifest.groups.values():
         if plan is None or entry.folder != plan.folder:
             new.add_folder(entry.folder)

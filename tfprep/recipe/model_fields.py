@@ -41,7 +41,7 @@ class ModelFields:
         model: A function that is called once in each process that computes. It loads the model and returns a function of a batch,
             which gets NumPy arrays [B, ...] by input (text as arrays of str), and returns arrays [B, ...] by the names of
             `store`: of NumPy, or anything that `numpy.asarray` takes.
-        inputs: The stored fields that it gets; "key" is the samples' keys.
+        inputs: The fields of the records that it gets, none that a model added; "key" is the samples' keys.
         store: Codec by the name of the new field.
         batch_size: The number of samples in a batch. The last batch of a shard is smaller.
         splits: The splits that get the fields; None for all.
