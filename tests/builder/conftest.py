@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.sources.building import picture
 from tfprep.builder import BuildOptions, BuildSummary, build, build_part, explain, finish_build, plan_build
 from tfprep.dataset import Dataset, open_dataset
 from tfprep.records import read_records
@@ -43,11 +44,6 @@ RECIPE = Recipe(
 """
 
 
-def picture(number: int, size: tuple[int, int] = (24, 28)) -> np.ndarray:
-    noise = np.random.default_rng(number).integers(0, 256, (*size, 3)).astype(np.float32)
-    return cv2.GaussianBlur(noise, (0, 0), 2).astype(np.uint8)
-
-
 def blob(number: int, size: tuple[int, int] = (24, 28)) -> np.ndarray:
     mask = np.zeros(size, np.uint8)
     x, y = np.random.default_rng(number).integers(4, 20, 2)
@@ -71,7 +67,7 @@ class Site:
         """Adds a sample, for example "train/cat/1": a JPEG and its mask."""
         path = self.data / f"{name}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(picture(number)).save(path, quality=92)
+        Image.fromarray(picture(number, 24, 28)).save(path, quality=92)
         if mask:
             Image.fromarray(blob(number)).save(self.mask(name))
         return path

@@ -31,15 +31,12 @@ def test_a_write_that_fails_ends_the_build_and_the_next_one_continues(full, work
     assert digests(full.out) == full.from_nothing()
 
 
-@pytest.mark.parametrize(
-    ("number", "fix"),
-    [
-        (errno.EROFS, "choose a folder that this user may write to"),
-        (errno.EACCES, "choose a folder that this user may write to"),
-        (errno.ENOSPC, "nothing was published. Make room, then run the same command again"),
-        (errno.EDQUOT, "nothing was published. Make room, then run the same command again"),
-    ],
-)
+FORBIDDEN = "choose a folder that this user may write to"
+FULL = "nothing was published. Make room, then run the same command again"
+FIXES = {errno.EROFS: FORBIDDEN, errno.EACCES: FORBIDDEN, errno.ENOSPC: FULL, errno.EDQUOT: FULL}
+
+
+@pytest.mark.parametrize(("number", "fix"), FIXES.items())
 def test_a_disk_that_refuses_is_named_with_the_fix(full, monkeypatch, number, fix):
     def refuse(*_):
         raise OSError(number, os.strerror(number))

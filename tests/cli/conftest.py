@@ -15,3 +15,15 @@ def run(capsys):
         return status, out, err
 
     return run
+
+
+@pytest.fixture
+def succeed(run):
+    """A function that runs a command, which has to succeed, and returns its standard output."""
+
+    def succeed(*args):
+        status, out, err = run(*args)
+        assert status == 0, err
+        return out
+
+    return succeed

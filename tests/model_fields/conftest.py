@@ -7,11 +7,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 
 import tfprep
+from tests.sources.building import write_picture
 from tfprep import Recipe, augment, codecs, sources
 from tfprep.builder.planning.plan import warning_of_opencv
 from tfprep.dataset.verify import verify
@@ -66,9 +66,7 @@ class Site:
         return [int(line.split()[1]) for line in path.read_text().splitlines()] if path.exists() else []
 
     def photo(self, name, number):
-        (self.data / name).parent.mkdir(parents=True, exist_ok=True)
-        noise = np.random.default_rng(number).integers(0, 256, (20, 24, 3)).astype(np.float32)
-        cv2.imwrite(str(self.data / name), cv2.GaussianBlur(noise, (0, 0), 2).astype(np.uint8))
+        write_picture(self.data / name, number, 20, 24)
 
     def build(self, name="tiny", shards=None, *, replace=False):
         """Build, and return the warnings."""

@@ -16,7 +16,7 @@ STORES = {
 
 
 def built(source, root, out, **options):
-    """The fields of every sample (of all splits) by key, and the reason of every reject by key."""
+    """The fields of every sample (of all splits) by key, and the reason of every rejected sample by key."""
     store = options.pop("store", {name: STORES[kind] for name, kind in source.kinds().items()})
     recipe = Recipe(name="built", source=source, store=store, **options)
     tfprep.build(recipe, out, data=root, options=BuildOptions(workers=0))
@@ -27,6 +27,13 @@ def built(source, root, out, **options):
             for row, key in enumerate(batch["key"]):
                 fields[str(key)] = {"split": split, **{name: value[row] for name, value in batch.items()}}
     return fields, read_rejected(out)
+
+
+def fields_of(source, root, out, **options):
+    """The fields of every sample by key, of a source of which nothing is rejected."""
+    fields, rejected = built(source, root, out, **options)
+    assert not rejected
+    return fields
 
 
 def read_rejected(out):

@@ -8,7 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from tests.sources.building import built, picture, png
+from tests.sources.building import built, fields_of, picture, png
 from tfprep import sources
 from tfprep.errors import SourceError
 
@@ -47,8 +47,7 @@ def test_shards_of_webdataset(tmp_path):
             for number in numbers:
                 writer.write({"__key__": f"{number:04}", **content(number)})
     source = sources.Archives("{split}/*.tar", label="cls", fields=FIELDS)
-    fields, rejected = built(source, root, tmp_path / "out")
-    assert not rejected
+    fields = fields_of(source, root, tmp_path / "out")
     assert len(fields) == 12
     check(fields, "train/shard-000000.tar", range(5))
     check(fields, "train/shard-000001.tar", range(5, 9))
@@ -65,8 +64,7 @@ def test_zip_files(tmp_path, method):
         for number in range(4):
             for ending, data in content(number).items():
                 archive.writestr(f"{number:04}.{ending}", data)
-    fields, rejected = built(sources.Archives("*.zip", label="cls", fields=FIELDS), root, tmp_path / "out")
-    assert not rejected
+    fields = fields_of(sources.Archives("*.zip", label="cls", fields=FIELDS), root, tmp_path / "out")
     check(fields, "all.zip", range(4))
 
 
@@ -110,8 +108,7 @@ def test_dots_in_names(tmp_path):
     """The first dot ends the key, as in WebDataset; the last one in an archive where no image would be found so."""
     files = {"22.0/1.3.png": png(picture(1)), "22.0/1.4.png": png(picture(2)), "0000.left.png": png(picture(3))}
     tar(tmp_path / "dots/a.tar", files)
-    fields, rejected = built(sources.Archives("*.tar"), tmp_path / "dots", tmp_path / "out")
-    assert not rejected
+    fields = fields_of(sources.Archives("*.tar"), tmp_path / "dots", tmp_path / "out")
     assert sorted(fields) == ["a.tar/0000.left.png", "a.tar/22.0/1.3.png", "a.tar/22.0/1.4.png"]
     np.testing.assert_array_equal(fields["a.tar/22.0/1.4.png"]["image"], picture(2))
     tar(
@@ -123,7 +120,7 @@ def test_dots_in_names(tmp_path):
     assert list(fields) == ["a.tar/1.0/7.png"]
     assert not rejected
     named = sources.Archives("*.tar", image=("left.png",))
-    fields, _ = built(named, tmp_path / "dots", tmp_path / "left")
+    fields = fields_of(named, tmp_path / "dots", tmp_path / "left")
     assert list(fields) == ["a.tar/0000.left.png"]
 
 

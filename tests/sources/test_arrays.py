@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.sources.building import built
+from tests.sources.building import fields_of
 from tfprep.errors import SourceError
 from tfprep.sources import Arrays
 from tfprep.sources.detection.detect import detect
@@ -31,14 +31,13 @@ def test_rows_of_arrays(tmp_path, images, first, expected, save):
     )  # fmt: skip
     np.save(tmp_path / "raw/x.npy", images)
     source = Arrays("d.npz:x_{split}", "d.npz:y_{split}", channels_first=first)
-    fields, rejected = built(source, tmp_path / "raw", tmp_path / "out")
-    assert not rejected
+    fields = fields_of(source, tmp_path / "raw", tmp_path / "out")
     for number in range(6):
         key = f"d.npz/x_train/{number}" if number < 4 else f"d.npz/x_test/{number - 4}"
         np.testing.assert_array_equal(fields[key]["image"], expected[number])
         assert (fields[key]["split"], fields[key]["label"]) == ("train" if number < 4 else "test", number % 2)
     assert source.scan(tmp_path / "raw").classes == {"label": ("3", "7")}
-    fields, _ = built(Arrays("x.npy", channels_first=first), tmp_path / "raw", tmp_path / "plain")
+    fields = fields_of(Arrays("x.npy", channels_first=first), tmp_path / "raw", tmp_path / "plain")
     np.testing.assert_array_equal(fields["x.npy/5"]["image"], expected[5])
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.photos import save
-from tests.sources.building import built, write_picture
+from tests.sources.building import built, fields_of, write_picture
 from tfprep.errors import SampleError, SourceError
 from tfprep.sources import Paired, cityscapes, read_files
 from tfprep.sources.paired import CITYSCAPES_CLASSES
@@ -167,7 +167,7 @@ def test_numbers_are_mapped_and_an_unknown_number_is_rejected(tmp_path):
     stored = numbers(5, [0, 7, 9]).astype(np.uint16)
     save(root / "masks/a.png", stored)
     paired = {"image": "images/*", "mask": "masks/*"}
-    fields, _ = built(Paired(**paired, numbers={0: 255, 7: 0, None: 1}), root, tmp_path / "out")
+    fields = fields_of(Paired(**paired, numbers={0: 255, 7: 0, None: 1}), root, tmp_path / "out")
     made = fields["images/a.png"]["mask"]
     np.testing.assert_array_equal(made, np.select([stored == 0, stored == 7], [255, 0], 1))
     assert made.dtype == np.uint8
@@ -187,8 +187,7 @@ def test_cityscapes(tmp_path):
     name = "gtFine/train/aachen/aachen_000000_000019_gtFine"
     save(root / f"{name}_labelIds.png", np.array(list(ids), np.uint8)[index])
     save(root / f"{name}_instanceIds.png", np.zeros(SIZE, np.uint16))
-    fields, rejected = built(cityscapes(), root, tmp_path / "out", fill={"mask": 255})
-    assert not rejected
+    fields = fields_of(cityscapes(), root, tmp_path / "out", fill={"mask": 255})
     (row,) = fields.values()
     np.testing.assert_array_equal(row["mask"], np.array(list(ids.values()))[index])
     assert (CITYSCAPES_CLASSES[0], CITYSCAPES_CLASSES[13], row["split"]) == ("road", "car", "train")

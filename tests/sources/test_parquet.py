@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.sources.building import built, picture, png
+from tests.sources.building import built, fields_of, picture, png
 from tfprep import sources
 from tfprep.errors import SourceError
 
@@ -82,8 +82,7 @@ def check(fields):
 
 
 def test_fields_and_class_names_of_the_metadata(root, tmp_path, staging):
-    fields, rejected = built(SOURCE, root, tmp_path / "out")
-    assert not rejected
+    fields = fields_of(SOURCE, root, tmp_path / "out")
     check(fields)
     assert SOURCE.scan(root).classes == {"label": tuple(NAMES), "kinds": ("a", "b")}
     copies = sorted(staging.iterdir())
@@ -115,7 +114,7 @@ def test_objects_as_a_list_of_structs(tmp_path):
     write(tmp_path / "raw/a.parquet", rows, features, pa.schema({"image": IMAGE, "objects": objects}))
     source = sources.Table("a.parquet", image="image", fields={"kinds": ("label", "objects.category"),
                                                               "boxes": ("boxes", "objects.bbox")})  # fmt: skip
-    fields, _ = built(source, tmp_path / "raw", tmp_path / "out")
+    fields = fields_of(source, tmp_path / "raw", tmp_path / "out")
     np.testing.assert_array_equal(fields["a.parquet/3"]["boxes"], [[2, 1, 5, 6]] * 2)
     assert fields["a.parquet/3"]["kinds"].tolist() == [1, 1]
     assert source.scan(tmp_path / "raw").classes == {"kinds": ("a", "b")}
@@ -128,7 +127,7 @@ def test_bytes_without_a_struct_or_metadata(tmp_path):
         schema,
     )  # fmt: skip
     source = sources.Table("a.parquet", image="image", label="label")
-    fields, _ = built(source, tmp_path / "raw", tmp_path / "out")
+    fields = fields_of(source, tmp_path / "raw", tmp_path / "out")
     np.testing.assert_array_equal(fields["a.parquet/3"]["image"], picture(2))
     assert source.scan(tmp_path / "raw").classes == {"label": ("x", "y")}
     only = sources.Table("a.parquet", image="image")

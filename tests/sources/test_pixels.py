@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 import tfprep
-from tests.sources.building import built, write_picture
+from tests.sources.building import built, fields_of, write_picture
 from tfprep import augment, codecs, images, sources
 from tfprep.dataset import open_dataset
 from tfprep.errors import RecipeError, SampleError
@@ -134,8 +134,7 @@ def test_a_build_keeps_16_bits_through_geometry_statistics_and_both_loaders(tmp_
     wide = [np.clip(DEEP[:, :, :3].astype(int) + n, 0, 65535).astype(np.uint16) for n in range(4)]
     root = folder(tmp_path / "data", {f"{n}.png": png(pixels) for n, pixels in enumerate(wide)})
     options = {"geometry": [augment.Crop(32, 32)], "store": {"image": codec}}
-    fields, rejected = built(KEPT, root, tmp_path / "out", **options)
-    assert not rejected
+    fields = fields_of(KEPT, root, tmp_path / "out", **options)
     for n, pixels in enumerate(wide):
         np.testing.assert_array_equal(fields[f"{n}.png"]["image"], pixels[4:36, 12:44])
     data = tfprep.open(tmp_path / "out")
@@ -151,8 +150,7 @@ def test_a_build_keeps_16_bits_through_geometry_statistics_and_both_loaders(tmp_
 def test_bands_and_floats_through_a_build(tmp_path):
     bands = np.concatenate([DEEP, DEEP[:, ::-1]], axis=2).astype(np.float32) / 65535
     root = folder(tmp_path / "data", {"a.tif": tiff(np.moveaxis(bands, 2, 0), planarconfig="separate")})
-    fields, rejected = built(KEPT, root, tmp_path / "out", geometry=[augment.Flip(p=1.0)], variants={"train": 2})
-    assert not rejected
+    fields = fields_of(KEPT, root, tmp_path / "out", geometry=[augment.Flip(p=1.0)], variants={"train": 2})
     np.testing.assert_array_equal(fields["a.tif"]["image"], bands)
     dataset = open_dataset(tmp_path / "out")
     np.testing.assert_array_equal(next(dataset.samples("train", 1, [0]))["image"], bands[:, ::-1])
@@ -368,8 +366,7 @@ def test_transparent_pixels_are_laid_over_a_color_that_is_named(tmp_path):
     rgba = np.random.default_rng(3).integers(0, 256, (12, 10, 4)).astype(np.uint8)
     root = folder(tmp_path / "data", {"a.png": png(rgba), "b.png": png(rgba[:, :, :3]), "c.png": png(rgba[:, :, 0])})
     pixels = sources.Pixels(background=(10, 200, 30))
-    fields, rejected = built(sources.Folder("*", pixels={"image": pixels}), root, tmp_path / "out")
-    assert not rejected
+    fields = fields_of(sources.Folder("*", pixels={"image": pixels}), root, tmp_path / "out")
     whole = Image.new("RGBA", (10, 12), (10, 200, 30, 255))
     whole.alpha_composite(Image.fromarray(rgba))
     np.testing.assert_array_equal(fields["a.png"]["image"], np.asarray(whole.convert("RGB")))

@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from tests.sources.building import built, picture
+from tests.sources.building import built, fields_of, picture
 from tfprep import codecs, sources
 
 av = pytest.importorskip("av")
@@ -38,8 +38,7 @@ def check(fields, path, numbers):
 )
 def test_frames_at_a_distance(tmp_path, every, numbers):
     write(tmp_path / "raw/a.mkv", range(12))
-    fields, rejected = built(sources.Video("*.mkv", every), tmp_path / "raw", tmp_path / "out", store=STORE)
-    assert not rejected
+    fields = fields_of(sources.Video("*.mkv", every), tmp_path / "raw", tmp_path / "out", store=STORE)
     check(fields, "a.mkv", numbers)
 
 
@@ -73,7 +72,7 @@ def test_frames_are_turned_as_the_file_says(tmp_path, degrees, corner):
         stream.set_display_rotation(degrees)
         video.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
         video.mux(stream.encode())
-    fields, _ = built(sources.Video("*.mp4", every=1), tmp_path / "raw", tmp_path / "out", store=STORE)
+    fields = fields_of(sources.Video("*.mp4", every=1), tmp_path / "raw", tmp_path / "out", store=STORE)
     image = fields["a.mp4/000000"]["image"][:, :, 0]
     assert image.shape == ((40, 56) if degrees == 180 else (56, 40))
     bright = image[:: -1 if corner[0] else 1, :: -1 if corner[1] else 1]

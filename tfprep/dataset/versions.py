@@ -545,10 +545,11 @@ def _tidy(root: Path) -> None:
     if current is None:
         return
     new = root / NEW
-    for number in version_numbers(root):
-        path = version_folder(root, number)
-        if number <= current.number or (new.exists() and any(new.iterdir())):
+    for path in sorted(path for path in root.iterdir() if _FOLDER.match(path.name) and not path.is_symlink()):
+        if int(path.name[1:]) <= current.number or (new.exists() and any(new.iterdir())):
             continue
+        if not (path / MANIFEST).is_file() and not any(path.glob("*.tfrecord-*")):
+            continue  # of somebody else; shards without a manifest, which was lost, are used again
         with (
             suppress(BlockingIOError, BuildError),
             file_locked(path, BlockingIOError()),

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.sources.building import built, write_picture
+from tests.sources.building import built, fields_of, write_picture
 from tfprep import sources
 from tfprep.errors import BuildError
 
@@ -41,7 +41,7 @@ def test_one_wrong_annotation_in_each_format(name, tmp_path):
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text)
     with pytest.warns(UserWarning, match="1 samples have warnings"):
-        fields, _ = built(source(**options), root, tmp_path / "out")
+        fields = fields_of(source(**options), root, tmp_path / "out")
     (one,) = fields.values()
     assert one["boxes"].shape == (1, 4)
     assert one["box_labels"].shape == (1,)

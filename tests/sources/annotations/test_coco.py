@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.sources.building import built, picture, write_picture
+from tests.sources.building import built, fields_of, picture, write_picture
 from tfprep import augment, codecs, derive, sources
 from tfprep.errors import BuildError, RecipeError, SourceError
 from tfprep.recipe import Recipe
@@ -76,8 +76,7 @@ def written(tmp_path, content, split="train"):
 def test_all_fields_are_those_of_pycocotools(tmp_path):
     root, path = written(tmp_path, scene())
     source = sources.Coco(fields=ALL)
-    fields, rejected = built(source, root, tmp_path / "out", fill={"mask": 255})
-    assert not rejected
+    fields = fields_of(source, root, tmp_path / "out", fill={"mask": 255})
     reference = coco_api.COCO(str(path))
     ids = sorted(reference.getCatIds())
     for number in (1, 2, 3):
@@ -182,9 +181,9 @@ def test_what_reaches_outside_may_be_cut(tmp_path):
     content = scene()
     content["annotations"] = [annotation(1, 1, 7, (-14, 30, 20, 90), polygon(-14, 30, 20, 90))]
     root, _ = written(tmp_path, content)
-    fields, _ = built(sources.Coco(outside="cut"), root, tmp_path / "cut")
+    fields = fields_of(sources.Coco(outside="cut"), root, tmp_path / "cut")
     np.testing.assert_array_equal(fields["train/1.png"]["boxes"], [[0, 30, 6, 40]])
-    fields, _ = built(sources.Coco(fields=("mask",)), root, tmp_path / "mask")
+    fields = fields_of(sources.Coco(fields=("mask",)), root, tmp_path / "mask")
     np.testing.assert_array_equal(fields["train/1.png"]["mask"], 2 * region(0, 30, 6, 10))
     _, rejected = built(sources.Coco(fields=("mask", "boxes")), root, tmp_path / "boxes")
     assert "its box [-14, 30, 6, 120] reaches outside the image of 56 x 40" in rejected["train/1.png"]
@@ -236,11 +235,11 @@ def test_key_points_are_pixel_indices_and_keep_their_rows_under_a_flip(tmp_path)
     ]
     root, _ = written(tmp_path, content)
     source = sources.Coco(fields=("boxes", "box_labels", "points"))
-    fields, _ = built(source, root, tmp_path / "out")
+    fields = fields_of(source, root, tmp_path / "out")
     expected = [[5.5, 6.5, 2], [7.5, 8.5, 1], [0, 0, 0], [25.5, 16.5, 2], [27.5, 18.5, 2], [23.5, 12.5, 1]]
     np.testing.assert_allclose(fields["train/1.png"]["points"], expected)
     assert fields["train/2.png"]["points"].shape == (0, 3)
-    cropped, _ = built(
+    cropped = fields_of(
         source, root, tmp_path / "cropped", geometry=[augment.Crop(20, 20)], min_visible=0.7,
         row_fields={"boxes": ["box_labels", "points"]},
     )  # fmt: skip
@@ -252,8 +251,7 @@ def test_key_points_are_pixel_indices_and_keep_their_rows_under_a_flip(tmp_path)
 def test_boxes_outside_of_a_crop_are_dropped_with_their_rows(tmp_path):
     root, path = written(tmp_path, scene())
     fields = ("boxes", "box_labels", "box_numbers", "instances")
-    cropped, rejected = built(sources.Coco(fields=fields), root, tmp_path / "out", geometry=[augment.CenterCrop(10, 8)])
-    assert not rejected
+    cropped = fields_of(sources.Coco(fields=fields), root, tmp_path / "out", geometry=[augment.CenterCrop(10, 8)])
     left, top, right, bottom = 24, 15, 32, 25
     labels = {3: 0, 7: 1, 90: 2}  # dog, cat, zebra: in the order of their ids
     for image in (1, 2):
@@ -294,8 +292,7 @@ def test_every_derived_input_of_instances_is_that_of_pycocotools_masks(tmp_path)
     }
     store = {name: codecs.Raw() for name in ("centers", "offsets", "weights", "clicks")}
     store |= {"found": codecs.Scalar(), "classes": codecs.Scalar(), "one": codecs.Png(), "instances": codecs.Png()}
-    fields, rejected = built(source, root, tmp_path / "out", derive=inputs, store=store, fill={"mask": 255})
-    assert not rejected
+    fields = fields_of(source, root, tmp_path / "out", derive=inputs, store=store, fill={"mask": 255})
     reference = coco_api.COCO(str(path))
     row = fields["train/2.png"]
     circle, bars = (reference.annToMask(one) > 0 for one in reference.loadAnns([14, 15]))
@@ -379,8 +376,7 @@ def test_boxes_that_were_drawn_on_stored_pixels(tmp_path, orientation, size):
             built(sources.Coco(), root, tmp_path / "out")
         assert "1 images were turned upright by their EXIF" in (tmp_path / "out/current/report.html").read_text()
     pixels = {"image": sources.Pixels(exif="ignore", background=(255, 255, 255))}
-    fields, rejected = built(sources.Coco(pixels=pixels), root, tmp_path / "kept")
-    assert not rejected
+    fields = fields_of(sources.Coco(pixels=pixels), root, tmp_path / "kept")
     np.testing.assert_array_equal(fields["train/1.png"]["image"], stored)
     np.testing.assert_array_equal(fields["train/1.png"]["boxes"], [[3, 5, 11, 14]])
     assert "EXIF" not in (tmp_path / "kept/current/report.html").read_text()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.photos import save
-from tests.sources.building import built, write_picture
+from tests.sources.building import built, fields_of, write_picture
 from tfprep import sources
 from tfprep.errors import RecipeError, TooManyRejectedError
 from tfprep.sources.detection.detect import detect
@@ -45,8 +45,7 @@ def test_polygons_rectangles_and_groups(tmp_path):
     root = written(tmp_path / "data", {"one": one, "bare": None})
     (root / "lost.json").write_text(json.dumps(labelme(path="lost.png")))
     source = sources.LabelMe(fields=("boxes", "box_labels", "instances", "mask"))
-    fields, rejected = built(source, root, tmp_path / "out")
-    assert not rejected
+    fields = fields_of(source, root, tmp_path / "out")
     row = fields["one.png"]
     np.testing.assert_allclose(row["boxes"], [[4, 5, 40, 15], [45, 20, 50, 38]])
     assert row["box_labels"].tolist() == [0, 1]
@@ -110,8 +109,7 @@ def test_transparent_pixels_are_laid_over_the_color_that_is_named(tmp_path):
     white = {"image": sources.Pixels(background=(255, 255, 255))}
     assert detect(tmp_path / "data").source == sources.Yolo(pixels=white)
     laid = sources.Yolo(pixels={"image": sources.Pixels(background=(10, 200, 30))})
-    fields, rejected = built(laid, tmp_path / "data", tmp_path / "out")
-    assert not rejected
+    fields = fields_of(laid, tmp_path / "data", tmp_path / "out")
     share = rgba[..., 3:] / 255
     expected = rgba[..., :3] * share + np.array([10, 200, 30]) * (1 - share)
     assert np.abs(fields["images/train/one.png"]["image"] - expected).max() <= 1

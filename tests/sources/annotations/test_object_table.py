@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from tests.sources.building import built, write_picture
+from tests.sources.building import built, fields_of, write_picture
 from tfprep.errors import SourceError
 from tfprep.fields import BOX_FORMATS
 from tfprep.sources import ObjectTable, Table, Without
@@ -41,11 +41,9 @@ def test_boxes_in_every_form_become_corners_in_pixels(tmp_path, form):
     root = table(tmp_path, "id,all,a,b,c,d", f'0,"{row}",{",".join(map(str, row))}')
     for columns in (("a", "b", "c", "d"), "all"):
         source = ObjectTable("t.csv", "{id}.png", boxes=columns, box_format=form)
-        fields, rejected = built(source, root, tmp_path / f"of{columns}")
-        assert not rejected
+        fields = fields_of(source, root, tmp_path / f"of{columns}")
         np.testing.assert_allclose(fields["0.png"]["boxes"], [[14, 10, 42, 30]])
-    fields, rejected = built(of_images(root, {"0": [row], "1": []}, box_format=form), root, tmp_path / "images")
-    assert not rejected
+    fields = fields_of(of_images(root, {"0": [row], "1": []}, box_format=form), root, tmp_path / "images")
     np.testing.assert_allclose(fields["0.png"]["boxes"], [[14, 10, 42, 30]])
     assert fields["1.png"]["boxes"].shape == (0, 4)
 
@@ -86,7 +84,7 @@ def test_a_source_without_some_samples_keeps_how_fields_are_made(tmp_path):
     root = table(tmp_path)
     (tmp_path / "leaks.csv").write_text("key\n1.png\n")
     wrapped = Without(of_images(root, {"0": [[14, 10, 28, 20]], "1": []}, box_format="xywh"), tmp_path / "leaks.csv")
-    fields, _ = built(wrapped, root, tmp_path / "out")
+    fields = fields_of(wrapped, root, tmp_path / "out")
     assert list(fields) == ["0.png"]
     np.testing.assert_array_equal(fields["0.png"]["boxes"], [[14, 10, 42, 30]])
 

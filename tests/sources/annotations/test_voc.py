@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.sources.building import built, picture, write_picture
+from tests.sources.building import built, fields_of, picture, write_picture
 from tfprep import sources
 from tfprep.errors import SourceError
 
@@ -56,10 +56,7 @@ def voc(tmp_path):
 
 
 def test_boxes_begin_at_the_first_pixel_and_hold_the_last_one(voc, tmp_path):
-    fields, rejected = built(
-        sources.Voc(fields=("boxes", "box_labels", "box_numbers", "difficult")), voc, tmp_path / "out"
-    )
-    assert not rejected
+    fields = fields_of(sources.Voc(fields=("boxes", "box_labels", "box_numbers", "difficult")), voc, tmp_path / "out")
     one = fields["JPEGImages/one.png"]
     np.testing.assert_array_equal(one["boxes"], [[10, 5, 30, 25], [0, 0, 56, 5]])  # 20 x 20 pixels; the whole width
     assert (one["box_labels"].tolist(), one["difficult"].tolist()) == ([7, 0], [1, 0])  # cat, aeroplane
@@ -105,8 +102,7 @@ def test_masks_with_palettes_are_read_by_their_numbers(voc, tmp_path):
     (voc / "ImageSets/Main/train.txt").write_text("one\n")
     sets = {"sets": "ImageSets/Main/{split}.txt", "splits": ("train",)}
     source = sources.Voc(**sets, fields=("boxes", "box_numbers", "instances", "mask"))
-    fields, rejected = built(source, voc, tmp_path / "out", fill={"mask": 255})
-    assert not rejected
+    fields = fields_of(source, voc, tmp_path / "out", fill={"mask": 255})
     row = fields["JPEGImages/one.png"]
     np.testing.assert_array_equal(row["instances"], instances)
     np.testing.assert_array_equal(row["mask"], classes)

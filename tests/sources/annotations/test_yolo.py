@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tfprep
-from tests.sources.building import built, write_picture
+from tests.sources.building import built, fields_of, write_picture
 from tfprep import augment, sources
 from tfprep.errors import SourceError
 
@@ -35,8 +35,7 @@ def test_boxes_are_pixels_and_an_image_without_labels_is_background(tmp_path):
     labels = {"two": "1 0.5 0.5 0.25 0.5\n0 0.125 0.25 0.25 0.5\n", "none": None, "empty": "\n"}
     root = written(tmp_path / "data", labels, DETECT)
     (root / "labels/train/orphan.txt").write_text("0 0.5 0.5 0.1 0.1")
-    fields, rejected = built(sources.Yolo(), root, tmp_path / "out")
-    assert not rejected
+    fields = fields_of(sources.Yolo(), root, tmp_path / "out")
     np.testing.assert_allclose(fields["images/train/two.png"]["boxes"], [[21, 10, 35, 30], [0, 0, 14, 20]])
     assert fields["images/train/two.png"]["box_labels"].tolist() == [1, 0]
     assert len(fields["images/train/none.png"]["boxes"]) == len(fields["images/train/empty.png"]["boxes"]) == 0
@@ -48,8 +47,7 @@ def test_boxes_are_pixels_and_an_image_without_labels_is_background(tmp_path):
 def test_polygons_become_boxes_and_masks(tmp_path):
     polygon = [0.25, 0.25, 0.75, 0.25, 0.75, 0.75, 0.25, 0.75]
     root = written(tmp_path / "data", {"one": "1 " + " ".join(map(str, polygon))}, DETECT)
-    fields, rejected = built(sources.Yolo(fields=("boxes", "box_labels", "instances", "mask")), root, tmp_path / "out")
-    assert not rejected
+    fields = fields_of(sources.Yolo(fields=("boxes", "box_labels", "instances", "mask")), root, tmp_path / "out")
     row = fields["images/train/one.png"]
     np.testing.assert_array_equal(row["boxes"], [[14, 10, 42, 30]])
     drawn = masks.decode(masks.frPyObjects([[14.0, 10, 42, 10, 42, 30, 14, 30]], *SIZE))[:, :, 0]
@@ -66,14 +64,13 @@ def test_oriented_boxes_follow_geometry(tmp_path):
     root = written(tmp_path / "data", {"one": text, "wrong": f"{text}\n0 0.5 0.5 0.25 0.25"}, DETECT)
     source, pixels = sources.Yolo(fields=("boxes", "box_labels", "corners")), corners * [56, 40]
     with pytest.warns(UserWarning, match="1 samples have warnings"):
-        fields, rejected = built(source, root, tmp_path / "out")
-    assert not rejected
+        fields = fields_of(source, root, tmp_path / "out")
     for row in fields.values():
         np.testing.assert_allclose(row["corners"], pixels, rtol=1e-6)
         np.testing.assert_allclose(row["boxes"], np.concatenate([pixels.min(1), pixels.max(1)], 1), rtol=1e-6)
     ops = [augment.Flip(1.0, "vertical"), augment.CenterCrop(16, 24)]
     with pytest.warns(UserWarning, match="1 samples have warnings"):
-        fields, _ = built(
+        fields = fields_of(
             source, root, tmp_path / "cut", geometry=ops, flip_indices={"corners": ()}, variants={"train": 2}
         )
     data = tfprep.open(tmp_path / "cut").numpy_loader("train", 1, fields=["corners", "box_labels"], variants=1)
