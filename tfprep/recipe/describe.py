@@ -21,6 +21,8 @@ from pathlib import PurePath
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+import numpy as np
+
 from tfprep.errors import RecipeError
 from tfprep.recipe.code import (
     digest_of,
@@ -125,18 +127,21 @@ class _State(pickle.Pickler):
             raise pickle.PicklingError(f"the state of a {kind.__qualname__} differs from process to process")
         for module in (str(kind.__module__), module_of(value)):
             self._description.packages |= {} if is_users_module(module) else package_version(module)
+        parts: Any = None
         if isinstance(value, FunctionType):
-            return self._function(value)
-        if isinstance(value, type | ModuleType):
-            return self._definition(value)
-        if isinstance(value, MethodType):
-            return "method", value.__self__, value.__func__
-        if isinstance(value, _CACHED):
-            return "cache", value.__wrapped__
-        if isinstance(value, set | frozenset):
+            parts = self._function(value)
+        elif isinstance(value, type | ModuleType):
+            parts = self._definition(value)
+        elif isinstance(value, MethodType):
+            parts = "method", value.__self__, value.__func__
+        elif isinstance(value, _CACHED):
+            parts = "cache", value.__wrapped__
+        elif isinstance(value, set | frozenset):
             items = sorted(json_text(self._description.describe(item)) for item in value)
-            return kind, items, getattr(value, "__dict__", {})
-        return None
+            parts = kind, items, getattr(value, "__dict__", {})
+        elif kind is np.ndarray and not value.dtype.hasobject:  # a large one is not copied again and again
+            parts = "array", str(value.dtype.descr), value.shape, hashlib.sha256(value.tobytes()).digest()
+        return parts
 
     def reducer_override(self, value: Any) -> Any:
         """Leave out what `functools.cached_property` has computed."""
