@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     from tfprep.model_fields import FieldsSummary
 
 
-_PLAIN_S = 30.0
-_QUIET_S = 2.0
+_LINE_S, _DELAY_S = 30.0, 2.0
 """Seconds between two lines without a terminal, and before the bar appears."""
 
 
@@ -105,18 +105,7 @@ def build_command(
         _explain(recipe, out, data, planned, as_json, with_size=dry_run)
         return
     options = BuildOptions(
-        workers,
-        limit,
-        on_bad,
-        max_bad,
-        sample_timeout,
-        replace,
-        hash,
-        reshard,
-        accept_code,
-        on_warning,
-        keep,
-        verify,
+        workers, limit, on_bad, max_bad, sample_timeout, replace, hash, reshard, accept_code, on_warning, keep, verify
     )
 
     is_asked = sys.stdin.isatty() and sys.stderr.isatty() and not as_json
@@ -129,33 +118,19 @@ def build_command(
             text.echo(f"Warning: {event.text}", err=True)
 
     summary: BuildSummary | PartSummary
-    # The standard output is the summary's. Recipes may print, and so does Ray when a node dies, whatever it is told.
-    with BuildBar(quiet or as_json) as bar, redirect_stdout(sys.stderr):
-        try:
+    try:
+        # The standard output is the summary's. Recipes may print, and so does Ray when a node dies, whatever it is told.
+        with _progress(quiet or as_json) as on_progress, redirect_stdout(sys.stderr):
+            told: dict[str, Any] = {"options": options, "on_progress": on_progress, "on_event": report}
             if chosen is not None:
-                summary = build_part(
-                    recipe, out, data, part=chosen.number, parts=chosen.parts, options=options, on_progress=bar.update,
-                    on_event=report,
-                )  # fmt: skip
+                summary = build_part(recipe, out, data, part=chosen.number, parts=chosen.parts, **told)
             elif finish:
-                summary = finish_build(recipe, out, data, options=options, on_progress=bar.update, on_event=report)
+                summary = finish_build(recipe, out, data, **told)
             else:
-                summary = build(
-                    recipe,
-                    out,
-                    data,
-                    options=options,
-                    engine=cluster,
-                    on_progress=bar.update,
-                    on_event=report,
-                    confirm=confirm,
-                )
-        except KeyboardInterrupt:
-            bar.close()
-            text.echo(
-                "The build was stopped. Finished shards are kept; the same command continues the build.", err=True
-            )
-            raise click.Abort() from None
+                summary = build(recipe, out, data, engine=cluster, confirm=confirm, **told)
+    except KeyboardInterrupt:
+        text.echo("The build was stopped. Finished shards are kept; the same command continues the build.", err=True)
+        raise click.Abort() from None
     if as_json:
         paths = {name: str(path) for name, path in vars(summary).items() if name in ("out", "path")}
         text.print_json({**asdict(summary), **paths})
@@ -244,55 +219,26 @@ def _expected(recipe: Path, data: str | None, samples: int) -> str:
     return f"Expected, from a sample: {units.size(nbytes)} in {units.duration(seconds)} on this machine"
 
 
-# --- progress on standard error: a bar in a terminal, otherwise a line every 30 seconds
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Callable[[BuildProgress], None]]:
+    """A bar on standard error that terminals show after two seconds; elsewhere a line every 30 seconds."""
+    from tqdm import tqdm
 
+    lines, printed_s = not (quiet or sys.stderr.isatty()), 0.0
+    with tqdm(unit=" images", disable=quiet or lines, delay=_DELAY_S, dynamic_ncols=True, smoothing=0.1) as bar:
 
-class BuildBar:
-    """A progress bar that appears two seconds after the start of a build."""
+        def update(progress: BuildProgress) -> None:
+            nonlocal printed_s
+            state = f"shard {progress.shards_done}/{progress.shards}, {progress.rejected} rejected"
+            bar.total = progress.samples
+            bar.set_postfix_str(state, refresh=False)
+            bar.update(progress.samples_done - bar.n)
+            if lines and progress.seconds - printed_s >= _LINE_S:
+                printed_s = progress.seconds
+                done = progress.samples_done, progress.samples, progress.seconds
+                text.echo(tqdm.format_meter(*done, ncols=0, unit=" images", postfix=state), err=True)
 
-    def __init__(self, quiet: bool) -> None:
-        self._quiet = quiet
-        self._terminal = sys.stderr.isatty()
-        self._bar: Any = None
-        self._printed_s = 0.0
-
-    def __enter__(self) -> BuildBar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
-        self._bar = None
-
-    def update(self, progress: BuildProgress) -> None:
-        if self._quiet:
-            return
-        if self._terminal:
-            self._draw(progress)
-        elif progress.seconds - self._printed_s >= _PLAIN_S:
-            self._printed_s = progress.seconds
-            rate = progress.samples_done / progress.seconds
-            time_left = units.duration((progress.samples - progress.samples_done) / rate) if rate else "unknown time"
-            text.echo(
-                f"{progress.samples_done:,} of {progress.samples:,} images, {rate:,.0f} images/s, {time_left} left, "
-                f"shard {progress.shards_done} of {progress.shards}, {progress.rejected} rejected",
-                err=True,
-            )
-
-    def _draw(self, progress: BuildProgress) -> None:
-        from tqdm import tqdm
-
-        if self._bar is None:
-            if progress.seconds < _QUIET_S:
-                return
-            self._bar = tqdm(total=progress.samples, unit=" images", dynamic_ncols=True, smoothing=0.1)
-        self._bar.set_postfix_str(
-            f"shard {progress.shards_done}/{progress.shards}, {progress.rejected} rejected", refresh=False
-        )
-        self._bar.update(progress.samples_done - self._bar.n)
+        yield update
 
 
 @click.group("fields")
