@@ -135,6 +135,7 @@ READ: list[tuple[str, str | dict[str, str], Any]] = [
     ("img_dir/train/a# img_dir/val/b# ann_dir/train/a#=0,1,2 ann_dir/val/b#=0,1,2", "img_dir/{split}/*", (0, 1, 2)),
     ("train/a# train_masks/a#=0,1 test/b#", {"train/*": "train"}, (0, 1)),
     ("train/#_sat train/#_mask=0,1,2", {"train/*": "train"}, (0, 1, 2)),
+    ("images/Image_0#L labels/Image_0#L_1st_manual=0,1", "images/*", (0, 1)),
     ("train/a#.png val/b#.png trainannot/a#=0,11 valannot/b#=0,11", "{split}/*", (0, 11)),
     ("images/a# images/t# train.csv=rows:images/a:image_id,a,b:STEM,FLAGS test.csv=rows:images/t:image_id:STEM",
      {"images/a*": "train"}, a_or_b),
@@ -277,6 +278,26 @@ def coco_that_is_cut_short(root: Path) -> None:
     write(root, "labels.json", json.dumps(coco_json([Path(path).name for path in lay_out(root, "images/#")]))[:-40])
 
 
+def masks_of_two_palettes(root: Path) -> None:
+    """As converted by two programs: 0 is black in some and white in others."""
+    for number, path in enumerate(lay_out(root, "images/# masks/#=0,1")):
+        drawn = Image.open(file := root / f"masks/{Path(path).stem}.png").convert("P")
+        drawn.putpalette([0, 0, 0, 255, 255, 255] if number % 2 else [255, 255, 255, 0, 0, 0])
+        drawn.save(file)
+
+
+def masks_with_soft_edges(root: Path) -> None:
+    row = np.clip(np.arange(WIDTH) * 20 - 400, 0, 255).astype(np.uint8)
+    for path in lay_out(root, "images/# masks/#=0,1"):
+        Image.fromarray(np.tile(row, (HEIGHT, 1))).rotate(10).save(root / f"masks/{Path(path).stem}.png")
+
+
+def copies_in_two_splits(root: Path) -> None:
+    lay_out(root, "train/cat/a# train/dog/b# val/cat/c# val/dog/d#")
+    for kind in ("cat/a0", "dog/b0", "dog/b1"):
+        write(root, f"val/{kind}.jpg", (root / f"train/{kind}.jpg").read_bytes())
+
+
 def masks_without_an_image(root: Path) -> None:
     """The first three, in the order of their names."""
     lay_out(root, " ".join(f"images/{letter}# masks/{letter}#=0,1" for letter in "bcdefgh"))
@@ -310,6 +331,9 @@ def zip_of_coco(root: Path) -> None:
 REFUSED: dict[Callable[[Path], None] | str, str] = {
     coco_that_is_cut_short: "labels.json, line 1, column .*not whole JSON",
     masks_of_another_size: "mask is 56 x 40, and its image 56 x 39",
+    masks_of_two_palettes: "palettes of masks/\\*.png show the number 0 in different colors",
+    masks_with_soft_edges: "numbers in masks/\\*.png fill no 2 x 2 pixels",
+    copies_in_two_splits: "6 of 19 images opened are in another split too, with the same name and bytes",
     masks_without_an_image: "no source reads masks/a0.png, masks/a1.png, masks/a2.png",
     table_of_lists_of_classes_as_text: "cells of 'labels' are lists as text",
     videos_of_two_views: "left, right do not have names of classes",

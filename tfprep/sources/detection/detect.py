@@ -190,6 +190,8 @@ def _doubts(source: Any, facts: Facts) -> Iterator[str]:
         yield f"images of {', '.join(facts.splits)} may be in two splits (splits= takes some of them)"
     if facts.twice:
         yield f"{facts.twice} images are in two samples, or in two splits"
+    if facts.copies:
+        yield f"{facts.copies} of {facts.opened} images opened are in another split too, with the same name and bytes"
     if len(facts.problems) > _FEW_WRONG * facts.opened:
         yield f"{len(facts.problems)} of {facts.opened} samples opened are wrong, such as {facts.problems[0]}"
     for split, count in facts.empty.items():

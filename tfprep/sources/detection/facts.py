@@ -14,9 +14,10 @@ import numpy as np
 from tfprep.errors import MissingDependencyError, SampleError
 from tfprep.fields import Kind, Size
 from tfprep.images import decode_image, decode_mask, decode_pixels, image_size, is_dicom, is_jpeg
+from tfprep.images.pillow import opened
 from tfprep.seeding import sample_hash
 from tfprep.sources.patterns import split_words
-from tfprep.sources.raw import parse_reference
+from tfprep.sources.raw import parse_reference, read_raw
 from tfprep.sources.source import Entry, FieldDecoder, Listing, Source, read_files
 
 MOST_COLORS = 64
@@ -44,6 +45,8 @@ class Facts:
         drawn, dicom: Path of each of these images, and whether it has few colors, as masks have; whether one is a DICOM file.
         mask_numbers, most_numbers: Class numbers in their masks, by field; the most in one mask.
         mask_colors: The colors of masks that are pictures: red, green and blue in 8 bits each.
+        solid, shown: The numbers of masks that fill 2 x 2 pixels, as soft edges do not; the colors of each number in palettes.
+        copies: Number of these images that another split has too, with the same name and bytes.
     """
 
     kinds: Mapping[str, Kind]
@@ -65,6 +68,9 @@ class Facts:
     mask_numbers: dict[str, set[int]] = field(default_factory=dict)
     most_numbers: int = 0
     mask_colors: set[int] = field(default_factory=set)
+    solid: set[int] = field(default_factory=set)
+    shown: dict[int, set[bytes]] = field(default_factory=dict)
+    copies: int = 0
 
     @property
     def deep(self) -> bool:
@@ -148,6 +154,9 @@ def _open(facts: Facts, source: Source, root: Path, listing: Listing, entry: Ent
     if "image" in raw:
         facts.drawn[entry.files[0]] = has_few_colors(raw["image"])
         facts.dicom |= is_dicom(raw["image"])
+        folder, slash, name = entry.files[0].rpartition("/")
+        twins = {folder.replace(entry.split, split) + slash + name for split in facts.splits} - {entry.files[0]}
+        facts.copies += any((root / twin).is_file() and read_raw(root, twin) == raw["image"] for twin in twins)
     if image in decoders:
         size = decoders[image].size(raw)
     elif "image" in raw:
@@ -169,7 +178,22 @@ def _open(facts: Facts, source: Source, root: Path, listing: Listing, entry: Ent
             raise SampleError(f"{name} is {sizes[0]}, and its image {sizes[1]}")
         of_mask = np.unique(mask).tolist()
         numbers.update(of_mask)
-        facts.most_numbers = max(facts.most_numbers, len(of_mask) if name == "mask" else 0)
+        if name == "mask":
+            facts.most_numbers = max(facts.most_numbers, len(of_mask))
+            square = (
+                (mask[1:, 1:] == mask[:-1, 1:]) & (mask[1:, 1:] == mask[1:, :-1]) & (mask[1:, 1:] == mask[:-1, :-1])
+            )
+            facts.solid.update(np.unique(mask[1:, 1:][square]).tolist())
+            colors = _palette(raw[name]) if name not in decoded else {}
+            for number in colors.keys() & {*of_mask}:
+                facts.shown.setdefault(number, set()).add(colors[number])
+
+
+def _palette(data: bytes) -> dict[int, bytes]:
+    """Return the colors of a mask's numbers; nothing if it has no palette."""
+    with opened(data) as image:
+        colors = bytes(image.getpalette() or ()) if image.mode == "P" else b""
+    return {place // 3: colors[place : place + 3] for place in range(0, len(colors), 3)}
 
 
 def has_few_colors(data: bytes) -> bool:

@@ -217,7 +217,11 @@ def corresponding(images: Mapping[str, Sequence[str]], others: Mapping[str, Sequ
     return [Pair(image, other, (one, two), both) for (image, other, one, two), both in found.items()]
 
 
-_WORDS = (re.compile(r"[ _.-]?[A-Za-z][A-Za-z\d]*$"), "*{}"), (re.compile(r"^[A-Za-z]{2,}[ _.-]?"), "{}*")
+_WORDS = (
+    *((re.compile(rf"(?:[ _.-][A-Za-z\d]*[A-Za-z][A-Za-z\d]*){{{count}}}$"), "*{}") for count in (3, 2, 1)),
+    (re.compile(r"[ _.-]?[A-Za-z][A-Za-z\d]*$"), "*{}"),
+    (re.compile(r"^[A-Za-z]{2,}[ _.-]?"), "{}*"),
+)
 """Words at the end and at the beginning of names, and the patterns of these."""
 
 

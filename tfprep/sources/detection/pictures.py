@@ -28,7 +28,7 @@ MASK_WORD = re.compile(
 """Names of masks."""
 _NOT_CLASSES = re.compile(r"instance|panoptic|depth|disp|flow|edge|boundar|normal(?!_)|object(?!ive)", re.IGNORECASE)
 """Names of pictures whose numbers are not classes."""
-_DARKEST, _OPENED, _SAMPLED, _NAMES = 64, 3, 8, 2000
+_DARKEST, _OPENED, _SAMPLED, _NAMES, _MOST_THIN = 64, 3, 8, 2000, 4
 
 # --- masks --------------------------------------------------------------------------------------------------------
 
@@ -77,6 +77,13 @@ def with_classes(source: Paired, facts: Facts) -> tuple[Paired, list[str]]:
     if facts.most_numbers > MOST_COLORS or (numbers and numbers[-1] > 255 and numbers != (0, 65535)):
         rule = f"one of {source.mask} holds {facts.most_numbers} numbers up to {numbers[-1]}"
         raise SourceError(f"{rule}: objects, depths or soft edges, not classes")
+    thin = {*numbers} - facts.solid
+    if len(thin) > _MOST_THIN and 2 * len(thin) > len(numbers):
+        rule = f"{len(thin)} of {len(numbers)} numbers in {source.mask} fill no 2 x 2 pixels, as those of soft edges"
+        raise SourceError(f"{rule}: write one number for each class")
+    if several := [number for number, colors in facts.shown.items() if len(colors) > 1]:
+        rule = f"the palettes of {source.mask} show the number {several[0]} in different colors"
+        raise SourceError(f"{rule}, so that it may mean different classes: write masks with one palette, or without")
     if numbers in ((0, 255), (0, 65535)):
         check = f"the masks hold {numbers[0]} and {numbers[1]}: two classes, 0 and 1 (numbers=)"
         return replace(source, numbers={numbers[0]: 0, numbers[1]: 1}), [check]
