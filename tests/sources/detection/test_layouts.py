@@ -1,6 +1,5 @@
 """Layouts as people have them: `init` reads each as its maker meant it, or refuses it with a recipe that builds as it is."""
 
-import io
 import json
 import re
 import shlex
@@ -183,13 +182,23 @@ def tar_of_a_mac(root: Path) -> Truth:
     paths = lay_out(root, "#")
     with tarfile.open(root / "train.tar", "w") as archive:
         for n, path in enumerate(paths):
-            for member, data in ((path, (root / path).read_bytes()), (f"{n}.cls", b"%d" % (n % 2))):
-                for file, content in ((f"._{member}", b"\0\5\x16\7"), (member, data)):
-                    info = tarfile.TarInfo(file)
-                    info.size = len(content)
-                    archive.addfile(info, io.BytesIO(content))
-            (root / path).unlink()
+            write(root, f"{n}.cls", f"{n % 2}")
+            for member in (path, f"{n}.cls"):
+                archive.add(root / member, f"._{member}")
+                archive.add(root / member, member)
+                (root / member).unlink()
     return {f"train.tar/{path}": ("train", str(n % 2)) for n, path in enumerate(paths)}
+
+
+def table_sorted_by_class(root: Path) -> Truth:
+    (path,) = lay_out(root, "images/a")
+    paths = [f"images/{n}.jpg" for n in range(140)]
+    for name in paths:
+        (root / name).hardlink_to(root / path)
+    (root / path).unlink()
+    truth: Truth = {name: (ANY, "ab"[n // 70]) for n, name in enumerate(paths)}
+    write(root, "t.csv", "\n".join(["image,label", *(f"{name},{label}" for name, (_, label) in truth.items())]))
+    return truth
 
 
 def coco_beside_captions_and_segments(root: Path) -> Truth:
@@ -223,8 +232,8 @@ def coco_of_captions_in_large_files(root: Path) -> Truth:
 
 
 LAYOUTS = [
-    table_of_several_classes, masks_of_colors, class_folders_in_a_zip, tar_of_a_mac, coco_beside_captions_and_segments,
-    coco_of_captions_in_large_files,
+    table_of_several_classes, table_sorted_by_class, masks_of_colors, class_folders_in_a_zip, tar_of_a_mac,
+    coco_beside_captions_and_segments, coco_of_captions_in_large_files,
 ]  # fmt: skip
 
 

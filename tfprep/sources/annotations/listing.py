@@ -163,15 +163,15 @@ def object_rows(
 
 
 def annotated_images(
-    source: AnnotatedSource, root: Path, image: Pattern, annotations: Pattern, tally: Counter[str]
+    source: AnnotatedSource, root: Path, image: Pattern, annotations: Pattern, tally: Counter[str], names: str = ""
 ) -> Iterator[tuple[AnnotatedImage, Holes]]:
-    """Yield the images of a pattern, each with the file of its annotations and its placeholders."""
+    """Yield the images of a pattern, each with the file of its annotations and its placeholders. `names` is another file."""
     companions = Companions(root)
     for one in listed_images(root, image, splits=source.splits, classes=None, tally=tally):
         yield AnnotatedImage(one.path, one.split, companions.find(annotations, one.holes)[0]), one.holes
     if image.holes <= annotations.holes:  # a file of annotations says which image would be its own
         files = walk(root, annotations, Counter())
-        orphans = sum(not companions.find(image, holes)[1] for _, holes in files)
+        orphans = sum(path != names and not companions.find(image, holes)[1] for path, holes in files)
         tally.update({ORPHAN: orphans} if orphans else {})
 
 

@@ -111,7 +111,7 @@ class Yolo(AnnotatedSource):
         parse = partial(self._objects, data=data)
         if self.images is not None:
             image, labels = (compile_pattern(str(text), "Yolo") for text in (self.images, self.labels))
-            of_pattern = (one for one, _ in annotated_images(self, root, image, labels, tally))
+            of_pattern = (one for one, _ in annotated_images(self, root, image, labels, tally, self.data))
             yield from object_rows(self, root, of_pattern, parse, tally)
         counted: set[str] = set()
         of_split: dict[str, str] = {}

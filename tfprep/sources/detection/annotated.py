@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from tfprep.errors import SourceError
 from tfprep.sources.annotations import Coco, LabelMe, Voc, Yolo
 from tfprep.sources.annotations.coco import CocoFile, image_file_name
-from tfprep.sources.annotations.yolo import DataYaml, label_path
+from tfprep.sources.annotations.yolo import DataYaml, images_in, label_path
 from tfprep.sources.detection import FRACTIONS
 from tfprep.sources.detection.facts import Reading
 from tfprep.sources.detection.files import FEW, Files, below, beside, image_place, splits_of
@@ -58,8 +60,10 @@ def yolo(files: Files) -> Iterator[Reading]:
             f"{path}: {n} names the images of {twin}, which are in {twin} only" for n, twin in data.twins.items()
         ]
         same = [list_path for list_path in lists if tuple(files.lines(list_path)) == data.names]
-        image_lists = [place for places in data.places.values() for place in places if place.endswith(".txt")]
-        yield _yolo(files, Yolo(data=path, splits=own if data.missing else None), [path, *same, *image_lists], checks)
+        places = [place for of_split in data.places.values() for place in of_split]
+        labels = [label_path(image) for place in places for image in images_in(files.root, place, Counter())]
+        declared = [path, *same, *places, *labels]
+        yield _yolo(files, Yolo(data=path, splits=own if data.missing else None), declared, checks)
     texts = [path for path in files.paths(".txt") if path not in lists] if not yamls else []
     stems = {os.path.splitext(name)[0] for name in files.image_folders} if texts else set()
     labels = [path for path in texts if os.path.splitext(path.rpartition("/")[2])[0] in stems]
@@ -84,21 +88,16 @@ def yolo(files: Files) -> Iterator[Reading]:
 def _yolo(
     files: Files, source: Yolo, declared: Sequence[str], checks: Sequence[str], doubts: Sequence[str] = ()
 ) -> Reading:
-    """Return the proposal of a source with the fields that its first objects have, and the files of its labels."""
-    labels, corners = list[str](), set[int]()
-    points = False
-    for number, entry in enumerate(source.scan(files.root).entries):
-        labels += [label_path(entry.files[0])] if source.images is None else []
-        for annotation in entry.values[0]["objects"] if number < FEW else ():
-            corners.add(len(annotation["polygons"][0]) // 2 if "polygons" in annotation else 0)
-            points |= "points" in annotation
-    if points:
+    """Return the reading of a source with the fields that its first objects have."""
+    few = [one for entry in islice(source.scan(files.root).entries, FEW) for one in entry.values[0]["objects"]]
+    corners = {len(one["polygons"][0]) // 2 if "polygons" in one else 0 for one in few}
+    if any("points" in one for one in few):
         source = replace(source, fields=("boxes", "box_labels", "points"))
     elif corners == {4}:
         checks = [*checks, "objects have four corners: if they are oriented, their boxes are those around them"]
     elif corners and 0 not in corners:
         source = replace(source, fields=("boxes", "box_labels", "instances"))
-    return Reading("yolo", source, (*declared, *labels), checks, doubts)
+    return Reading("yolo", source, declared, checks, doubts)
 
 
 def _names_images(files: Files, path: str) -> bool:

@@ -112,7 +112,7 @@ def _examine(proposal: Reading, files: Files, asked: bool) -> Reading:
         such = "".join((": ", *facts.problems)[:2])
         raise SourceError(f"none of {facts.opened} samples that were opened can be read{such}")
     every, declared = files.paths(), {*proposal.declared}
-    patterns = [compile_pattern(text, "init") for text in proposal.declared if re.search("[*{]", text)]
+    patterns = [compile_pattern(text, "init") for text in declared.difference(every) if re.search("[*{]", text)]
     unread = (path for path in every if hash(path) not in facts.used and path not in declared)
     left = [path for path in unread if all(pattern.match_path(path) is None for pattern in patterns)]
     of_tests = {folder for folder in files.images if is_test(folder) and not facts.splits.keys() & {*folder.split("/")}}

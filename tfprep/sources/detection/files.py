@@ -197,10 +197,11 @@ def corresponding(images: Mapping[str, Sequence[str]], others: Mapping[str, Sequ
     of_others = series if same else {folder: _series(names) for folder, names in others.items()}
     found: dict[tuple[str, str, str, str], list[tuple[str, str]]] = {}
     for other, other_series in of_others.items():
-        for image in images if len(images) <= _MOST_FOLDERS else {*[*images][:1], other} & images.keys():
+        compared = images if len(images) <= _MOST_FOLDERS else dict.fromkeys([next(iter(images)), other])
+        for image in compared:
             within = same and image == other
             differing = {*image.split("/")}.difference(other.split("/"))
-            if len(differing) > 1 or split_words(image) != split_words(other):
+            if image not in images or len(differing) > 1 or split_words(image) != split_words(other):
                 continue
             for (one, own), (two, further) in product(series[image].items(), other_series.items()):
                 few = [*islice(further, FEW)]

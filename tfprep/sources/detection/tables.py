@@ -68,9 +68,9 @@ class _Head:
         """Add a doubt."""
         self.doubts.append(f"{self.path}: {reason}")
 
-    def few(self, column: str) -> list[Any]:
-        """Return the first values of a column that are not empty."""
-        return [value for value in self.columns[column] if value not in (None, "")][:FEW]
+    def filled(self, column: str) -> list[Any]:
+        """Return the values of a column that are not empty."""
+        return [value for value in self.columns[column] if value not in (None, "")]
 
     @cached_property
     def template(self) -> Template:
@@ -151,7 +151,7 @@ def _proposals(files: Files, pattern: str, named: Sequence[_Head], answers: Sequ
             f"{kept[0].path} and {kept[1].path} name images in folders that differ in more than the split"
         )
     of_split = [c for c in head.columns if _plain(c) in _SPLITS]
-    by_column = [c for c in of_split if head.few(c) and all(split_form(str(v)) == "{split}" for v in head.few(c))]
+    by_column = [c for c in of_split if head.filled(c) and all(split_form(str(v)) == "{split}" for v in head.filled(c))]
     table, splits = pattern, splits_of(pattern, [one.path for one in kept], head.images)
     if by_column and len(named) == 1:
         table, splits = literal(head.path), by_column[0]
@@ -179,7 +179,7 @@ def _sources(files: Files, head: _Head, table: str, image: str, splits: Any, tar
     forms = [form for _, form in boxes]
     targets = [c for c in targets if not any(c in columns for columns, _ in boxes)]
     (column, *further), _ = boxes[0] if boxes else (("",), "")
-    cells = head.few(column) if boxes and not further else []
+    cells = head.filled(column) if boxes and not further else []
     nested = any(isinstance(cell, list) and isinstance([*cell, 0][0], list) for cell in cells)
     nested |= f"{column}_shape" in head.columns  # of our own exports
     of_boxes = [c for c in targets if nested and re.search("categor|box_label|objects.label", c.lower())]
@@ -200,7 +200,9 @@ def _sources(files: Files, head: _Head, table: str, image: str, splits: Any, tar
     fields |= {"box_labels": ("label", of_boxes[0])} if of_boxes else {}
     make: Any = partial(Table, table, image, fields=fields, splits=splits)
     varied = [c for c in targets if len(set(map(str, head.columns[c]))) > 1]
-    flags = tuple(c for c in targets if head.few(c) and any(set(map(_flag, head.few(c))) <= pair for pair in _FLAGS))
+    flags = tuple(
+        c for c in targets if head.filled(c) and any(set(map(_flag, head.filled(c))) <= pair for pair in _FLAGS)
+    )
     source: Any
     if labels:
         source = _with_label(head, make, splits, labels[0], bool(declared))
@@ -226,7 +228,7 @@ def _masks_and_texts(files: Files, table: str, head: _Head, targets: Sequence[st
     masks = [name for name in head.stored if name != head.image]
     for column in (c for c in targets if "mask" in c.lower()):
         with suppress(SourceError):
-            place = image_place(files, [*map(str, head.few(column))], head.path, f"{column!r} names")
+            place = image_place(files, [*map(str, head.filled(column))], head.path, f"{column!r} names")
             masks.append(below(split_form(place) if "{split}" in table else literal(place), f"{{{column}}}"))
     if len(masks) > 1:
         head.doubt(f"several columns may be the mask ({', '.join(masks)})")
@@ -236,7 +238,7 @@ def _masks_and_texts(files: Files, table: str, head: _Head, targets: Sequence[st
 
 def _with_label(head: _Head, make: Callable[..., Table], splits: Any, label: str, declared: bool) -> Table:
     """Return the source with the column of the label, in whose cells may be several classes."""
-    values = head.few(label)
+    values = head.filled(label)
     if _plain(label) not in ("label", "labels", "class"):
         head.checks.append(f"the label is the column {label!r} (label=)")
     separator = _separator(head, label, {value.strip() for value in values if isinstance(value, str)})
@@ -282,7 +284,7 @@ def _boxes(head: _Head, targets: Sequence[str]) -> list[tuple[tuple[str, ...], s
     for form, of_form in _BOXES:
         for names in (one.split() for one in of_form.split(", ")):
             columns = tuple(plain[name] for name in names if name in plain)
-            numbers = [_numbers(head.few(column)) for column in columns if len(columns) == len(names)]
+            numbers = [_numbers(head.filled(column)) for column in columns if len(columns) == len(names)]
             if numbers and all(numbers):
                 if f"{columns[0]}_shape" in head.columns:  # of our own exports
                     return [(columns, "xyxy")]
