@@ -56,9 +56,7 @@ def yolo(files: Files) -> Iterator[Reading]:
         data = DataYaml.read(files.root, path)
         own = tuple(split for split in data.places if split not in data.twins)
         checks = [f"{path}: {n} is {where!r}, which is not in this folder" for n, where in data.missing.items()]
-        checks += [
-            f"{path}: {n} names the images of {twin}, which are in {twin} only" for n, twin in data.twins.items()
-        ]
+        checks += [f"{path}: {n} names the images of {twin}, and is left out" for n, twin in data.twins.items()]
         same = [list_path for list_path in lists if tuple(files.lines(list_path)) == data.names]
         places = [place for of_split in data.places.values() for place in of_split]
         labels = [label_path(image) for place in places for image in images_in(files.root, place, Counter())]

@@ -206,7 +206,7 @@ def corresponding(images: Mapping[str, Sequence[str]], others: Mapping[str, Sequ
             for (one, own), (two, further) in product(series[image].items(), other_series.items()):
                 few = [*islice(further, FEW)]
                 both = [(below(image, own[part]), below(other, further[part])) for part in few if part in own]
-                if (within and two in (one, "*")) or 10 * len(both) < 9 * len(few):
+                if (within and two in (one, "*")) or 3 * len(both) < len(few):
                     continue
                 patterns = (
                     below(split_form(image), one + _suffix(own)),

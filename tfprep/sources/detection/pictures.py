@@ -137,9 +137,7 @@ def folders(files: Files) -> Iterator[Reading]:
         places = [place for place, (form, _) in enumerate(columns) if not form]
         doubts, checks = _about_pairs(files)
         if len(places) > 1:
-            doubts.append(
-                f"there are folders in folders ({', '.join(inner[:3])}), and nothing says which are the classes"
-            )
+            doubts.append(f"there are folders in folders ({', '.join(inner[:3])}); which are the classes?")
         doubts += _about_classes(files, columns, places[0]) if len(places) == 1 else []
         doubts += [] if places else _about_names(files)
         last = "**" if places and not tests else "*"
@@ -198,9 +196,7 @@ def _about_pairs(files: Files) -> tuple[list[str], list[str]]:
     """Return doubts and checks about names that correspond: views of one image, or files that are numbered in each folder."""
     for folder, names in files.images.items():
         if 5 * len({os.path.splitext(name)[0] for name in names}) < 4 * len(names):
-            return [
-                f"{folder}/ holds files of one name with several suffixes, as images and what belongs to them have"
-            ], []
+            return [f"{folder}/ holds files of one name with several suffixes, as those of masks have"], []
     checks: list[str] = []
     for pair in files.pairs:
         image, other = (path.rpartition("/")[0] for path in pair.files[0])
