@@ -19,8 +19,8 @@ from tfprep.builder import BuildOptions, build
 from tfprep.dataset import index_tfrecords
 from tfprep.model_fields import add_fields, remove_fields
 
-STRIDE = 1 if int(os.environ.get("TFPREP_TEST_KILLS", "1")) > 1 else 23
-"""Only each 23rd rename, link or removal is one at which a command is killed, but in the nightly run."""
+STRIDE = 1 if int(os.environ.get("TFPREP_TEST_KILLS", "1")) > 1 else 31
+"""Only each 31st rename, link, removal or opened file is one at which a command is killed, but in the nightly run."""
 
 RECIPE = """
 import numpy as np
