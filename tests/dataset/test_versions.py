@@ -280,6 +280,15 @@ def test_what_is_named_like_a_version_and_is_not_one_stays(publish, tmp_path):
     assert int(next(tfprep.open(out).samples("train"))["clicks"][0, 0, 0]) == 0
 
 
+def test_a_version_that_lost_its_manifest_is_removed_like_others(publish, tmp_path):
+    out = tmp_path / "out"
+    for first in (0, 1000):
+        publish(first)
+    (out / "v0001/manifest.json").unlink()
+    publish(0, keep=0)
+    assert [path.name for path in out.glob("v*")] == ["v0003"]
+
+
 def test_older_versions_stay_where_a_folder_cannot_be_locked(publish, tmp_path, monkeypatch):
     """On NFS an exclusive lock of a folder is an error (flock(2), EBADF)."""
     real = fcntl.flock

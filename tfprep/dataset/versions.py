@@ -153,14 +153,14 @@ def find_version(path: PathOrUrl, number: int | None = None) -> Version:
         raise
 
 
-def version_numbers(root: Path) -> list[int]:
-    """Return the numbers of all complete versions of a dataset, in order."""
+def version_numbers(root: Path, *, damaged: bool = False) -> list[int]:
+    """Return the numbers of all complete versions of a dataset, in order; `damaged`: also of local ones without a manifest."""
     if is_remote(root):
         names = [info.name.rpartition("/")[0] for info in open_store(root).list() if info.name.endswith(f"/{MANIFEST}")]
-    elif root.is_dir():
-        names = [path.name for path in root.iterdir() if (path / MANIFEST).is_file() and not path.is_symlink()]
     else:
-        names = []
+        content = [MANIFEST, *(["*.tfrecord-*"] if damaged else [])]
+        folders = [path for path in (root.iterdir() if root.is_dir() else ()) if not path.is_symlink()]
+        names = [path.name for path in folders if any(any(path.glob(pattern)) for pattern in content)]
     return sorted(int(match[1]) for name in names if (match := _FOLDER.match(name)))
 
 
@@ -438,7 +438,7 @@ class NewVersion:
           BuildError: The disk refuses, or another process published at the store meanwhile.
           StorageError: The store refuses.
         """
-        older = 1 if is_remote(self.root) else max(1, len(version_numbers(self.root)) - 1)
+        older = 1 if is_remote(self.root) else max(1, len(version_numbers(self.root, damaged=True)) - 1)
         self.write(MANIFEST, manifest.to_json())
         self.clear()
         with writing(self.folder):
@@ -575,7 +575,7 @@ def remove_old(root: PathOrUrl, keep: int = 1) -> int:
     """
     place = folder_at(root)
     current = current_version(place).number
-    older = [number for number in version_numbers(place) if number != current]
+    older = [number for number in version_numbers(place, damaged=True) if number != current]
     freed = 0
     for number in older[: max(0, len(older) - keep)]:
         path, aside = version_folder(place, number), place / PRIVATE / f"removed-{number}"
