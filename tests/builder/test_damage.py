@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from tests.commands import status_of
+from tests.damage import flip
 from tfprep.builder import BuildOptions, build
 from tfprep.dataset import index_tfrecords, open_dataset
 from tfprep.dataset.verify import verify
@@ -60,14 +61,6 @@ def published(here):
 
 def fix(here):
     return build(here / "recipe.py", here / "out", here / "raw", options=BuildOptions(workers=0, verify=True))
-
-
-def flip(path, *places, bit=4):
-    """Changes a bit of each of these bytes."""
-    content = bytearray(path.read_bytes())
-    for place in places:
-        content[place] ^= bit
-    path.write_bytes(content)
 
 
 @pytest.mark.parametrize("name", KINDS)

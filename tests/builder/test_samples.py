@@ -251,30 +251,23 @@ def inverts_in_place(image, draws):
 READ_ONLY = r"read-only|does not support item assignment"
 
 
-@pytest.mark.parametrize(
-    ("options", "message", "stage"),
-    [
-        ({"geometry": [augment.Custom(broken)]}, "RuntimeError: no idea", "geometry"),
-        ({"geometry": [augment.Custom(lambda sample, draws: 3)]}, "a Custom function returns a mapping", "geometry"),
-        (
-            {
-                "geometry": [
-                    augment.Custom(lambda sample, draws: {**sample, "image": sample["image"][:9]}),
-                    augment.Flip(1),
-                ]
-            },
-            "images, masks and maps of one height and width: 'image' has the shape",
-            "geometry",
-        ),
-        ({"color": [broken]}, "RuntimeError: no idea", "color"),
-        ({"color": [lambda image, draws: image / 2]}, "a color op returns uint8", "color"),
-        ({"color": [imports]}, r"^color of 'color/imports/0': ModuleNotFoundError", None),
-        ({"derive": {"x": writes_in_place}}, READ_ONLY, "derive"),
-        ({"derive": {"x": sets_a_field}}, READ_ONLY, "derive"),
-        ({"color": [inverts_in_place]}, READ_ONLY, "color"),
-        ({"geometry": [augment.Flip(0.5)], "derive": {"x": writes_in_place}}, READ_ONLY, "derive"),
-    ],
-)
+CUT = augment.Custom(lambda sample, draws: {**sample, "image": sample["image"][:9]})
+ONE_SIZE = "images, masks and maps of one height and width: 'image' has the shape"
+WRONG_FUNCTIONS = [
+    ({"geometry": [augment.Custom(broken)]}, "RuntimeError: no idea", "geometry"),
+    ({"geometry": [augment.Custom(lambda sample, draws: 3)]}, "a Custom function returns a mapping", "geometry"),
+    ({"geometry": [CUT, augment.Flip(1)]}, ONE_SIZE, "geometry"),
+    ({"color": [broken]}, "RuntimeError: no idea", "color"),
+    ({"color": [lambda image, draws: image / 2]}, "a color op returns uint8", "color"),
+    ({"color": [imports]}, r"^color of 'color/imports/0': ModuleNotFoundError", None),
+    ({"derive": {"x": writes_in_place}}, READ_ONLY, "derive"),
+    ({"derive": {"x": sets_a_field}}, READ_ONLY, "derive"),
+    ({"color": [inverts_in_place]}, READ_ONLY, "color"),
+    ({"geometry": [augment.Flip(0.5)], "derive": {"x": writes_in_place}}, READ_ONLY, "derive"),
+]
+
+
+@pytest.mark.parametrize(("options", "message", "stage"), WRONG_FUNCTIONS)
 def test_a_wrong_function_of_a_user_is_a_sample_error_with_its_stage(options, message, stage):
     """It cannot change what others use; an import that fails, which no sample can help, ends the build."""
     with pytest.raises(SampleError if stage else BuildError, match=message) as caught:

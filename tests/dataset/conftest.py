@@ -74,10 +74,3 @@ def data(rows, tmp_path_factory):
 @pytest.fixture
 def copy(data, tmp_path):
     return Path(shutil.copytree(data.path, tmp_path / "copy"))
-
-
-def flip(path, offset):
-    """Changes a bit of this byte of a file."""
-    content = bytearray(path.read_bytes())
-    content[offset] ^= 1
-    path.write_bytes(content)

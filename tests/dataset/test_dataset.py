@@ -7,7 +7,8 @@ import warnings
 import numpy as np
 import pytest
 
-from tests.dataset.conftest import LABELS, flip
+from tests.damage import flip
+from tests.dataset.conftest import LABELS
 from tfprep import codecs
 from tfprep.dataset import open_dataset
 from tfprep.errors import DatasetError, RecordError

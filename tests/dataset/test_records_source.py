@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tfprep
-from tests.dataset.conftest import flip
+from tests.damage import flip
 from tests.examples import image_bytes, serialized, write
 from tests.sources.building import built, picture, write_picture
 from tfprep import Recipe, augment, codecs, sources

@@ -11,7 +11,7 @@ import pytest
 
 import tfprep
 from tests.commands import status_of
-from tests.dataset.conftest import flip
+from tests.damage import flip
 from tfprep.dataset import open_dataset
 from tfprep.dataset.locations import row_type
 from tfprep.dataset.verify import verify

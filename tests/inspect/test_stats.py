@@ -10,6 +10,7 @@ from PIL import Image
 
 import tfprep
 from tests.commands import status_of
+from tests.damage import flip
 from tests.photos import natural, save
 from tfprep import codecs, sources
 from tfprep.dataset import open_dataset
@@ -110,9 +111,7 @@ def test_only_a_dataset_without_pictures_has_no_duplicates(make_dataset, capsys,
     made = make_dataset(samples={"train": 4}, shards=1, fields=("image", "label") if is_damaged else ("label",))
     if is_damaged:
         (shard,) = made.path.glob("*.tfrecord-*")
-        content = bytearray(shard.read_bytes())
-        content[-40] ^= 255
-        shard.write_bytes(content)
+        flip(shard, -40)
     assert status_of("stats", made.path, "--samples", 1, "--json") == is_damaged
     result = json.loads(capsys.readouterr().out)
     assert ("wrong checksum" in result["error"]["message"]) if is_damaged else (result["duplicates"] is None)

@@ -11,6 +11,7 @@ import pytest
 
 import tfprep
 from tests.commands import status_of
+from tests.damage import flip
 from tests.load.batches import stages
 from tests.model_fields.conftest import VIEWS, check_all, check_batch, every_batch, expected
 from tfprep import augment
@@ -184,9 +185,7 @@ def test_exports_pictures_and_statistics_show_fields_where_they_are(plain, capsy
 def test_damage_of_added_fields_is_found_and_named(site):
     data = tfprep.open(site.out)
     path = next(data.added("score").path.glob("tiny-train.tfrecord-00001-of-00003"))
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+    flip(path, path.stat().st_size // 2)
     assert any(fault.file.endswith(path.name) for fault in verify(site.out))
     with pytest.raises(RecordError, match=path.name):
         list(data.numpy_loader("train", 4, training=False, workers="threads"))

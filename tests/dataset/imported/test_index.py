@@ -14,6 +14,7 @@ import pytest
 import tfprep
 from tests.builder.conftest import run
 from tests.commands import status_of
+from tests.damage import flip
 from tests.examples import image_bytes, serialized, write
 from tests.photos import save
 from tfprep import Recipe, codecs, sources
@@ -231,8 +232,8 @@ def test_an_image_that_some_records_lack_is_left_out_or_these_records_are(tmp_pa
     report = index(tmp_path, on_bad="skip")
     assert numbers_of(tmp_path) == [0, 1, 2, 4, 5, 6, 7]
     path = tmp_path / "0.tfrecord"
-    content, modified = path.read_bytes(), path.stat().st_mtime_ns
-    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    modified = path.stat().st_mtime_ns
+    flip(path, -1)
     os.utime(path, ns=(modified, modified))
     # The key counts all records of the file.
     with pytest.raises(DatasetError, match=r"record 6 at byte.*0\.tfrecord#7"):

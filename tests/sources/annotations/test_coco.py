@@ -106,16 +106,8 @@ def test_class_names_and_masks_have_the_numbers_of_the_fields(tmp_path):
     rows = list(taken.entries)
     assert [len(entry.values[0]["objects"]) for entry in rows] == [0, 1, 0]
     assert taken.tally == {"object of a class that is not among the classes": 4}
-
-
-@pytest.mark.parametrize(("unannotated", "keys"), [("keep", 3), ("skip", 2)])
-def test_an_image_without_annotations_is_kept_or_skipped(tmp_path, unannotated, keys):
-    root, _ = written(tmp_path, scene())
-    fields, rejected = built(sources.Coco(unannotated=unannotated), root, tmp_path / "out")
-    assert len(fields) == keys
-    assert not rejected
-    if unannotated == "keep":
-        assert fields["train/3.png"]["boxes"].shape == (0, 4)
+    kept, skipped = (sources.Coco(unannotated=name).scan(root).entries for name in ("keep", "skip"))
+    assert (len(list(kept)), [entry.key for entry in skipped]) == (3, ["train/1.png", "train/2.png"])
 
 
 SHAPES = [
@@ -268,13 +260,9 @@ def test_boxes_outside_of_a_crop_are_dropped_with_their_rows(tmp_path):
         np.testing.assert_allclose(record["boxes"], boxes)
         assert (record["box_numbers"].tolist(), record["box_labels"].tolist()) == (numbers, kept_labels)
     assert cropped["train/3.png"]["boxes"].shape == (0, 4)
-
-
-def test_instances_that_would_lose_their_boxes_are_refused(tmp_path):
-    root, _ = written(tmp_path, scene())
     source, crop = sources.Coco(fields=("boxes", "instances")), [augment.CenterCrop(10, 8)]
     with pytest.raises(RecipeError, match=r"store: 'instances' numbers objects by the places .* add 'box_numbers'"):
-        built(source, root, tmp_path / "out", geometry=crop)
+        built(source, root, tmp_path / "refused", geometry=crop)
     built(source, root, tmp_path / "whole", geometry=[augment.Resize(longer=30, pad=True), augment.Flip()])
 
 
@@ -352,22 +340,15 @@ def test_a_wrong_annotation_is_dropped_and_listed(tmp_path):
     assert page.count("the annotation was dropped") == len(odd) - 1
 
 
-def turned(path, orientation, size=SIZE):
-    """A photo whose pixels are stored in another way than they are seen, and the pixels as stored."""
-    stored = picture(3, *size)
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    Image.fromarray(stored).save(path, exif=exif.tobytes())
-    return stored
-
-
 @pytest.mark.parametrize(("orientation", "size"), [(6, SIZE), (3, SIZE), (8, (40, 40))])
 def test_boxes_that_were_drawn_on_stored_pixels(tmp_path, orientation, size):
     """A quarter turn is rejected, and all turned images are counted, with the option that ignores EXIF in both messages."""
     one = {"id": 1, "file_name": "1.png", "height": size[0], "width": size[1]}
     content = scene() | {"images": [one], "annotations": [annotation(1, 1, 7, (3, 5, 8, 9), polygon(3, 5, 8, 9))]}
     root, _ = written(tmp_path, content)
-    stored = turned(root / "train/1.png", orientation, size)
+    stored, exif = picture(3, *size), Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(stored).save(root / "train/1.png", exif=exif.tobytes())
     if orientation == 6:
         with pytest.raises(BuildError, match=r"pixels=\{'image': sources.Pixels\(exif=\"ignore\", background"):
             built(sources.Coco(), root, tmp_path / "out")
