@@ -219,7 +219,7 @@ def corresponding(images: Mapping[str, Sequence[str]], others: Mapping[str, Sequ
 
 
 _WORDS = (
-    *((re.compile(rf"(?:[ _.-][A-Za-z\d]*[A-Za-z][A-Za-z\d]*){{{count}}}$"), "*{}") for count in (3, 2, 1)),
+    *((re.compile(rf"(?:[ _.-](?=\d*[A-Za-z])[A-Za-z\d]{{1,16}}){{{count}}}$"), "*{}") for count in (3, 2, 1)),
     (re.compile(r"[ _.-]?[A-Za-z][A-Za-z\d]*$"), "*{}"),
     (re.compile(r"^[A-Za-z]{2,}[ _.-]?"), "{}*"),
 )
