@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import keras
 
+from tfprep.errors import TrainError
 from tfprep.load.threads import CountingLoader, forget_loader, loader_of_this_thread
 from tfprep.train.backend import block_until_done, compilations, ends_data, has_accelerator, is_tensor_iterator
 from tfprep.train.monitor.iterators import TimedIterator, image_count, timed_tensors
@@ -46,8 +47,6 @@ class TrainSteps:
         measured: Whether an input's waits are noted: not before the first step, without a callback that set `timed`, and under a
             distribution strategy.
         has_run: Whether a step was called since the listeners were attached.
-        between_s: Seconds that the trainer spent between steps: in callbacks and in Keras's own loop.
-        compile_s: Seconds of tracing and compiling within steps, where the backend counts them (JAX).
     """
 
     def __init__(self, function: Callable[..., Any], *, steps_per_call: int, tracing: TraceCount | None = None) -> None:
@@ -56,7 +55,7 @@ class TrainSteps:
         self.before = self._calls = 0
         self.clock = WaitClock()
         self.measured = self.timed = self.has_run = False
-        self.between_s = self.compile_s = 0.0
+        self._between_s = self._compile_s = 0.0
         self.listeners: list[Listener] = []
         self._compiled = 0
         self._steps_per_call = steps_per_call
@@ -94,6 +93,16 @@ class TrainSteps:
         """The number of traces (TensorFlow), or of functions that JAX compiled in the train function; 0 if not counted."""
         return self.tracing.count if self.tracing else self._compiled
 
+    @property
+    def compile_s(self) -> float:
+        """Seconds of tracing and compiling within steps, where the backend counts them (JAX)."""
+        return self._compile_s
+
+    @property
+    def between_s(self) -> float | None:
+        """Seconds that the trainer spent between steps, in callbacks and in Keras's own loop; None where that is not known."""
+        return self._between_s
+
     def __call__(self, *arguments: Any) -> Any:
         *state, data = arguments  # on JAX Keras passes (state, iterator)
         if not self.listeners:
@@ -104,7 +113,7 @@ class TrainSteps:
         elif data is not self._given:
             self._take_input(data)
         if self._returned_at is not None:
-            self.between_s += self._clock() - self._returned_at - self._fetched_s()
+            self._between_s += self._clock() - self._returned_at - self._fetched_s()
         compiled, compile_s = compilations()
         try:
             result = self.function(*state, data if self._fetches else self._input)
@@ -118,7 +127,7 @@ class TrainSteps:
             block_until_done(result)
         now_compiled, now_compile_s = compilations()
         self._compiled += now_compiled - compiled
-        self.compile_s += now_compile_s - compile_s
+        self._compile_s += now_compile_s - compile_s
         self._returned_at = self._clock()
         self._calls += 1
         for listener in self.listeners:
@@ -169,6 +178,40 @@ class TrainSteps:
             return 0.0
         before, self._waited_s = self._waited_s, self.clock.waited_s
         return self._waited_s - before
+
+
+class CustomLoop(TrainSteps):
+    """The input of a custom training loop, which does not say when a step or an epoch ends."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: None, steps_per_call=1)
+        self._step: Any = None
+
+    @property
+    def traces(self) -> int:
+        """Traces of the function that trains, or compilations of JAX."""
+        return compilations()[0] + (self._step.experimental_get_tracing_count() if self._step is not None else 0)
+
+    @property
+    def compile_s(self) -> float:
+        """Seconds of compiling, where the backend counts them (JAX)."""
+        return compilations()[1]
+
+    @property
+    def between_s(self) -> None:
+        """None: not known."""
+
+    def watch(self, data: Any, step: Any = None) -> TimedIterator:
+        """Return an iterator over `data`, whose waits count from now on; see `InputMonitor.watch`."""
+        if not isinstance(data, Iterable) or hasattr(data, "shape") or isinstance(data, list | tuple | str | dict):
+            raise TrainError(
+                f"watch() takes a loader, a tf.data.Dataset or an iterator of batches, got {type(data).__name__}"
+            )
+        loader: Any = data if hasattr(data, "report") else None
+        batches = TimedIterator(iter(data), self.clock, loader)
+        self._input, self._step, self.measured = batches, step, True
+        self.clock.resume()
+        return batches
 
 
 @dataclass

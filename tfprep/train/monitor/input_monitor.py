@@ -17,11 +17,10 @@ from tfprep.errors import TrainError
 from tfprep.limits import CpuTimes, available_memory, usable_cpus
 from tfprep.train.backend import accelerator_memory, compilations, require_backend
 from tfprep.train.monitor.causes import InputWarning, TrainingSummary, causes_of, warning_of
-from tfprep.train.monitor.iterators import CustomLoop
 from tfprep.train.monitor.pipeline import Stage, added_work, counters, pipeline_of, stages, work_since
 from tfprep.train.monitor.samples import InputLog, Sample
 from tfprep.train.monitor.waits import call_often
-from tfprep.train.steps import Listener, TrainSteps, attach, count_traces, detach
+from tfprep.train.steps import CustomLoop, Listener, TrainSteps, attach, count_traces, detach
 
 _LOG = logging.getLogger("tfprep.train")
 _KEPT = 1000
@@ -83,7 +82,7 @@ class InputMonitor(Listener):
         self._wait_share = wait_share
         self._on_sample = on_sample
         self._lock = threading.RLock()
-        self._watched: TrainSteps | CustomLoop = CustomLoop()
+        self._watched: TrainSteps = CustomLoop()
         self._log: InputLog | None = None
         self._stop = threading.Event()
         self._baseline: Sample | None = None  # after the first step, which traces for longer than the others
@@ -234,7 +233,7 @@ class InputMonitor(Listener):
             pipeline=pipeline_of(watched.source),
         )
 
-    def _begin(self, watched: TrainSteps | CustomLoop) -> None:
+    def _begin(self, watched: TrainSteps) -> None:
         self.samples, self.warnings, self.summary = [], [], ""
         self._watched, self._baseline, self._last = watched, None, None
         self._work, self._stages, self._validation_s = (), (), 0.0

@@ -13,10 +13,9 @@ from typing import Any
 
 from tfprep.errors import TrainError
 from tfprep.train.backend import require_backend
-from tfprep.train.monitor.iterators import CustomLoop
 from tfprep.train.monitor.pipeline import Stage, counters, stages, stopped
 from tfprep.train.monitor.waits import call_often
-from tfprep.train.steps import Listener, TrainSteps, attach, detach
+from tfprep.train.steps import CustomLoop, Listener, TrainSteps, attach, detach
 
 _LOG = logging.getLogger("tfprep.train")
 _LOOKS = 8
@@ -85,7 +84,7 @@ class Watchdog(Listener):
             self._stop.set()
             loop.close()
 
-    def _begin(self, watched: TrainSteps | CustomLoop) -> None:
+    def _begin(self, watched: TrainSteps) -> None:
         self._stop.set()
         self._stop = threading.Event()
         self._watched, self._looks, self._awaited = watched, 0, -1
