@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import tfprep
-from benchmarks import loader_data
+from tests.conftest import write_dataset
 from tests.load.batches import batches, overwrite
 from tests.warm_python import run_python
 from tfprep import codecs
@@ -192,10 +192,16 @@ print(json.dumps([before, use(27)]))
 """
 
 
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """64 images, of which a batch of eight has 1.2 MB."""
+    codec, make = {"image": codecs.Raw()}, lambda rng, number: {"image": np.full((224, 224, 3), number, np.uint8)}
+    return write_dataset(tmp_path_factory.mktemp("images") / "d", samples={"train": 64}, make=make, codec=codec).path
+
+
 @pytest.mark.parametrize("kind", ["eager", "tf.data"])
-def test_iterators_in_reference_cycles(tmp_path, kind):
+def test_iterators_in_reference_cycles(images, kind):
     """Those of NumPy's loader are in reader/test_reader.py. The batches of 30 iterators that stayed would take over 130 MB."""
-    images = loader_data.write(tmp_path / "raw", codecs.Raw(), 64)
     done = run_python(["-c", CYCLES, str(images), kind])
     assert done.returncode == 0, done.stdout + done.stderr
     before, after = json.loads(done.stdout.splitlines()[-1])

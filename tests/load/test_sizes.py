@@ -64,13 +64,13 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_threads_processes_resumes_and_hosts_deliver_the_same(data, case):
-    """Four epochs, so over every size."""
-    hosts = 1 if case == "views" else 3  # images of views are in dicts
-    whole = check_every_way(data, 44, starts=(1, 19, 31, 43), hosts=hosts, batch_size=4, **CASES[case])
+    """Four epochs, so over every size; views, whose images are in dicts, have the same ones in all epochs."""
     if case == "views":
+        whole = check_every_way(data, 12, starts=(9,), hosts=1, batch_size=4, **CASES[case])
         assert whole[0]["label"].shape == (4, 3)
-    else:
-        assert len({batch["image"].shape[1:3] for batch in whole}) == 3
+        return
+    whole = check_every_way(data, 44, starts=(1, 19, 31, 43), batch_size=4, **CASES[case])
+    assert len({batch["image"].shape[1:3] for batch in whole}) == 3
 
 
 # --- sizes by epoch -----------------------------------------------------------------------------------------------------
