@@ -59,6 +59,23 @@ def exported(photos, tmp_path_factory):
     return data, to
 
 
+@pytest.fixture
+def one_shard(make_dataset):
+    """A function that makes training samples of the same values, each stored by one codec, and opens them."""
+
+    def one_shard(values, codec, kinds, samples=1):
+        made = make_dataset(
+            samples={"train": samples},
+            shards=1,
+            make=lambda *_: values,
+            codec=dict.fromkeys(values, codec),
+            kinds=kinds,
+        )
+        return open_dataset(made.path)
+
+    return one_shard
+
+
 def records(data, split):
     return zip(data.index(split)["key"].to_pylist(), data.samples(split), strict=True)
 
@@ -126,13 +143,9 @@ def test_texts_and_classes_that_are_not_utf8_are_written_as_keys_are(make_datase
     assert features["label"]["names"] == ["\\xff", "b"]
 
 
-def test_a_field_named_as_the_column_of_a_shape_keeps_its_name(make_dataset, tmp_path):
+def test_a_field_named_as_the_column_of_a_shape_keeps_its_name(one_shard, tmp_path):
     values = {"pose": np.ones((2, 2), np.float32), "pose_shape": np.array([7, 8, 9])}
-    made = make_dataset(
-        samples={"train": 1}, shards=1, make=lambda *_: values, codec=dict.fromkeys(values, codecs.Scalar()),
-        kinds=dict.fromkeys(values, "scalar"),
-    )  # fmt: skip
-    export(open_dataset(made.path), tmp_path / "parquet", "parquet")
+    export(one_shard(values, codecs.Scalar(), dict.fromkeys(values, "scalar")), tmp_path / "parquet", "parquet")
     (row,) = pq.read_table(tmp_path / "parquet" / "made-train-00000.parquet").to_pylist()
     assert (row["pose_shape"], row["pose_shape_"], row["pose_shape_shape"]) == ([7, 8, 9], [2, 2], [3])
 
@@ -140,15 +153,11 @@ def test_a_field_named_as_the_column_of_a_shape_keeps_its_name(make_dataset, tmp
 @pytest.mark.parametrize(
     ("dtype", "written"), [("float16", "float16"), ("bfloat16", "float32"), ("complex64", "complex64")]
 )
-def test_numbers_of_rare_types(make_dataset, tmp_path, dtype, written):
+def test_numbers_of_rare_types(one_shard, tmp_path, dtype, written):
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes")  # it gives NumPy bfloat16
     values = {"map": np.array([[0.5, -3], [7, 1]], dtype), "number": np.array(2.5, dtype)}
-    kinds = {"map": "map", "number": "scalar"}
-    made = make_dataset(
-        samples={"train": 1}, shards=1, make=lambda *_: values, codec=dict.fromkeys(values, codecs.Raw()), kinds=kinds
-    )
-    data = open_dataset(made.path)
+    data = one_shard(values, codecs.Raw(), {"map": "map", "number": "scalar"})
     export(data, tmp_path / "webdataset", "webdataset")
     (sample,) = read_tars((tmp_path / "webdataset").iterdir())
     array = np.load(io.BytesIO(sample["map.npy"]))
@@ -157,9 +166,8 @@ def test_numbers_of_rare_types(make_dataset, tmp_path, dtype, written):
     number = sample.get("number.json")
     assert (json.loads(number) if number else np.load(io.BytesIO(sample["number.npy"]))) == 2.5
     if dtype == "complex64":
-        with pytest.raises(
-            DatasetError, match="field 'map' is complex64, which Parquet does not have; export to webdataset"
-        ):
+        rule = "field 'map' is complex64, which Parquet does not have; export to webdataset"
+        with pytest.raises(DatasetError, match=rule):
             export(data, tmp_path / "parquet", "parquet")
         return
     export(data, tmp_path / "parquet", "parquet")
@@ -167,18 +175,14 @@ def test_numbers_of_rare_types(make_dataset, tmp_path, dtype, written):
     assert (row["map"], row["number"]) == ([0.5, -3, 7, 1], 2.5)
 
 
-def test_masks_and_images_of_zstd_become_png(make_dataset, tmp_path):
+def test_masks_and_images_of_zstd_become_png(one_shard, tmp_path):
     draws = np.random.default_rng(0)
     values = {
         "image": draws.integers(0, 256, (6, 8, 3)).astype(np.uint8),
         "mask": draws.integers(0, 9000, (6, 8)).astype(np.uint16),
         "depth": draws.normal(size=(6, 8)).astype(np.float32),
     }
-    made = make_dataset(
-        samples={"train": 2}, shards=1, make=lambda *_: values,
-        codec=dict.fromkeys(values, codecs.Zstd()), kinds={"image": "image", "mask": "mask", "depth": "map"},
-    )  # fmt: skip
-    data = open_dataset(made.path)
+    data = one_shard(values, codecs.Zstd(), {"image": "image", "mask": "mask", "depth": "map"}, samples=2)
     export(data, tmp_path / "tars", "webdataset")
     for sample in read_tars((tmp_path / "tars").iterdir()):
         for name, suffix in (("image", "png"), ("mask", "png"), ("depth", "npy")):

@@ -57,3 +57,15 @@ def write_picture(path, number, height=40, width=56):
 
 def png(array):
     return cv2.imencode(".png", array[:, :, ::-1] if array.ndim == 3 else array)[1].tobytes()
+
+
+def folder(root, files):
+    """Writes files below a new folder, and returns it: text or bytes by their path, or a picture of a number."""
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, int):
+            write_picture(path, content)
+        else:
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return root

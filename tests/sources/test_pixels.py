@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 import tfprep
-from tests.sources.building import built, fields_of, write_picture
+from tests.sources.building import built, fields_of, folder
 from tfprep import augment, codecs, images, sources
 from tfprep.dataset import open_dataset
 from tfprep.errors import RecipeError, SampleError
@@ -75,14 +75,6 @@ def decoded(data, **options):
     """The pixels of a file with these options of `Pixels`."""
     source = sources.Folder("**", pixels={"image": sources.Pixels(**options)})
     return source.decoders()["image"].decode({"image": data}, None)
-
-
-def folder(root, files):
-    for name, data in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    return root
 
 
 HU = RNG.integers(0, 4096, SIZE).astype(np.uint16)
@@ -336,8 +328,7 @@ def test_compressed_geotiff_by_rasterio():
 
 
 def test_color_ops_for_8_bits_say_so(tmp_path):
-    root = folder(tmp_path / "data", {"a.png": png(DEEP[:, :, :3])})
-    write_picture(root / "b.png", 1)
+    root = folder(tmp_path / "data", {"a.png": png(DEEP[:, :, :3]), "b.png": 1})
     recipe = {"color": [augment.Brightness(0.2)], "variants": {"train": 2}, "store": {"image": codecs.Raw()}}
     fields, rejected = built(KEPT, root, tmp_path / "out", **recipe)
     assert "Brightness is defined for uint8 [H, W, 3], this image is uint16 [H, W, 3]" in rejected["a.png"]

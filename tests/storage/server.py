@@ -77,11 +77,8 @@ class Proxy(ThreadingHTTPServer):
 
     def reads(self, name=""):
         """The GET requests of objects whose path contains `name`, those that list a bucket left out."""
-        return [
-            request
-            for request in self.requests
-            if request.method == "GET" and name in request.path and "?" not in request.path
-        ]
+        reads = [one for one in self.requests if one.method == "GET" and "?" not in one.path]
+        return [request for request in reads if name in request.path]
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -140,11 +137,8 @@ class _Handler(BaseHTTPRequestHandler):
     def answer(self, body, *, cut, lost):
         if self.upstream is None:
             self.upstream = http.client.HTTPConnection("127.0.0.1", self.server.upstream)
-        headers = dict(self.headers)
-        if self.server.ignores_conditions:
-            headers = {
-                name: value for name, value in headers.items() if name.lower() not in ("if-match", "if-none-match")
-            }
+        hidden = ("if-match", "if-none-match") if self.server.ignores_conditions else ()
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in hidden}
         self.upstream.request(self.command, self.path, body or None, headers)
         response = self.upstream.getresponse()
         content = response.read()

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.sources.building import built, fields_of, write_picture
+from tests.sources.building import built, fields_of, folder
 from tfprep import sources
 from tfprep.errors import BuildError
 
@@ -35,11 +35,7 @@ FORMATS = {
 @pytest.mark.parametrize("name", FORMATS)
 def test_one_wrong_annotation_in_each_format(name, tmp_path):
     source, options, image, files = FORMATS[name]
-    root = tmp_path / "data"
-    write_picture(root / image, 1)
-    for path, text in files.items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(text)
+    root = folder(tmp_path / "data", {image: 1, **files})
     with pytest.warns(UserWarning, match="1 samples have warnings"):
         fields = fields_of(source(**options), root, tmp_path / "out")
     (one,) = fields.values()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.photos import save
-from tests.sources.building import built, fields_of, write_picture
+from tests.sources.building import built, fields_of, folder
 from tfprep import sources
 from tfprep.errors import RecipeError, TooManyRejectedError
 from tfprep.sources.detection.detect import detect
@@ -28,12 +28,13 @@ def labelme(*shapes, path="x.png", size=SIZE, **more):
 
 
 def written(root, contents):
-    for number, (name, content) in enumerate(contents.items()):
-        write_picture(root / f"{name}.png", number)
-        if content is not None:
-            text = content if isinstance(content, str) else json.dumps(content)
-            (root / f"{name}.json").write_text(text)
-    return root
+    """Images with these annotations by name: a text, what is written as JSON, or None."""
+    texts = {
+        f"{name}.json": one if isinstance(one, str) else json.dumps(one)
+        for name, one in contents.items()
+        if one is not None
+    }
+    return folder(root, {f"{name}.png": number for number, name in enumerate(contents)} | texts)
 
 
 def test_polygons_rectangles_and_groups(tmp_path):

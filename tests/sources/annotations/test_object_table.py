@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from tests.sources.building import built, fields_of, write_picture
+from tests.sources.building import built, fields_of, folder, write_picture
 from tfprep.errors import SourceError
 from tfprep.fields import BOX_FORMATS
 from tfprep.sources import ObjectTable, Table, Without
@@ -14,10 +14,8 @@ HEIGHT, WIDTH = 40, 56
 
 
 def table(root, *lines, images=2):
-    for number in range(images):
-        write_picture(root / f"raw/{number}.png", number, HEIGHT, WIDTH)
-    (root / "raw/t.csv").write_text("".join(f"{line}\n" for line in lines))
-    return root / "raw"
+    text = "".join(f"{line}\n" for line in lines)
+    return folder(root / "raw", {"t.csv": text, **{f"{number}.png": number for number in range(images)}})
 
 
 FORMS = {

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.sources.building import built, fields_of, picture, write_picture
+from tests.sources.building import built, fields_of, folder, picture
 from tfprep import sources
 from tfprep.errors import SourceError
 
@@ -39,19 +39,15 @@ def palette_png(path, numbers):
 
 @pytest.fixture
 def voc(tmp_path):
-    root = tmp_path / "VOC2012"
-    (root / "Annotations").mkdir(parents=True)
-    (root / "ImageSets/Main").mkdir(parents=True)
     objects = {
         "one": [("cat", 11, 6, 30, 25, 1), ("aeroplane", 1, 1, 56, 5, 0)],
         "two": [("dog", 3.5, 4.5, 20, 21, 0)],
         "three": [],
+        "orphan": [("cat", 1, 1, 5, 5, 0)],
     }
-    for number, (name, content) in enumerate(objects.items()):
-        write_picture(root / f"JPEGImages/{name}.png", number)
-        (root / f"Annotations/{name}.xml").write_bytes(xml(content))
-    write_picture(root / "JPEGImages/bare.png", 9)
-    (root / "Annotations/orphan.xml").write_bytes(xml([("cat", 1, 1, 5, 5, 0)]))
+    photos = {f"JPEGImages/{name}.png": number for number, name in enumerate(("one", "two", "three", "bare"))}
+    root = folder(tmp_path / "VOC2012", photos | {f"Annotations/{name}.xml": xml(one) for name, one in objects.items()})
+    (root / "ImageSets/Main").mkdir(parents=True)
     return root
 
 
@@ -110,8 +106,6 @@ def test_masks_with_palettes_are_read_by_their_numbers(voc, tmp_path):
 
 
 def test_what_is_wrong_with_a_file_rejects_its_image(tmp_path):
-    root = tmp_path / "data"
-    (root / "Annotations").mkdir(parents=True)
     right = ("cat", 3, 4, 20, 21, 0)
     contents = {
         "cut": (xml([right])[:-20], "Annotations/cut.xml is not whole XML"),
@@ -126,9 +120,8 @@ def test_what_is_wrong_with_a_file_rejects_its_image(tmp_path):
         "sizeless": (xml([right], None), ""),
         "good": (xml([right]), ""),
     }
-    for number, (name, (content, _)) in enumerate(contents.items()):
-        write_picture(root / f"JPEGImages/{name}.png", number)
-        (root / f"Annotations/{name}.xml").write_bytes(content)
+    files = {f"Annotations/{name}.xml": content for name, (content, _) in contents.items()}
+    root = folder(tmp_path / "data", {**files, **{f"JPEGImages/{name}.png": 1 for name in contents}})
     fields, rejected = built(sources.Voc(bad_annotations="reject"), root, tmp_path / "out")
     for name, (_, reason) in contents.items():
         assert reason in rejected[f"JPEGImages/{name}.png"] if reason else f"JPEGImages/{name}.png" in fields

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tfprep
-from tests.sources.building import built, fields_of, write_picture
+from tests.sources.building import built, fields_of, folder
 from tfprep import augment, sources
 from tfprep.errors import SourceError
 
@@ -18,14 +18,10 @@ SIZE = 40, 56
 
 def written(root, labels, content, split="train"):
     """Images `images/SPLIT/NAME.png` with their labels, and data.yaml."""
-    for number, (name, text) in enumerate(labels.items()):
-        write_picture(root / f"images/{split}/{name}.png", number)
-        path = root / f"labels/{split}/{name}.txt"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if text is not None:
-            path.write_text(text)
-    (root / "data.yaml").write_text(yaml.safe_dump(content))
-    return root
+    images = {f"images/{split}/{name}.png": number for number, name in enumerate(labels)}
+    texts = {f"labels/{split}/{name}.txt": text for name, text in labels.items() if text is not None}
+    (root / f"labels/{split}").mkdir(parents=True, exist_ok=True)
+    return folder(root, {**images, **texts, "data.yaml": yaml.safe_dump(content)})
 
 
 DETECT = {"path": ".", "train": "images/train", "names": {0: "cat", 1: "dog"}}
@@ -103,17 +99,15 @@ def test_key_points(tmp_path, numbers):
 
 
 @pytest.mark.parametrize(
-    ("folder", "entry"),
+    ("images", "entry"),
     [("train/images", "../train/images"), ("train/images", "./train/images"), ("data/images/train", "images/train")],
 )
-def test_folders_are_found_as_ultralytics_and_roboflow_write_them(tmp_path, folder, entry):
-    root = tmp_path / "data"
-    write_picture(root / folder / "a.png", 1)
-    labels = folder.replace("images", "labels")
-    (root / labels).mkdir(parents=True)
-    (root / labels / "a.txt").write_text("0 0.5 0.5 0.5 0.5")
-    path = "data" if folder.startswith("data") else None
-    (root / "data.yaml").write_text(yaml.safe_dump({"path": path, "train": entry, "val": entry, "names": ["cat"]}))
+def test_folders_are_found_as_ultralytics_and_roboflow_write_them(tmp_path, images, entry):
+    path = "data" if images.startswith("data") else None
+    described = yaml.safe_dump({"path": path, "train": entry, "val": entry, "names": ["cat"]})
+    labels = f"{images.replace('images', 'labels')}/a.txt"
+    files = {f"{images}/a.png": 1, labels: "0 0.5 0.5 0.5 0.5", "data.yaml": described}
+    root = folder(tmp_path / "data", files)
     listing = sources.Yolo(splits=("val",)).scan(root)
     entries = list(listing.entries)
     assert [(entry.split, len(entry.values[0]["objects"])) for entry in entries] == [("val", 1)]
