@@ -87,14 +87,16 @@ class Site:
 
     def build(self, out: Path | str | None = None, **options: Any) -> BuildSummary:
         """Builds the site in this process, unless `workers` is positive."""
-        more = {name: options.pop(name) for name in ("on_progress", "on_event", "confirm") if name in options}
-        chosen = BuildOptions(**{"workers": 0, **options})
-        return build(self.recipe, out or self.out, self.data, options=chosen, **more)
+        return build(self.recipe, out or self.out, self.data, **self._chosen(options))
 
     def part(self, part: int, parts: int, data: Path | None = None, **options: Any) -> BuildSummary:
         """Builds one part in this process."""
-        chosen = BuildOptions(**{"workers": 0, **options})
-        return build_part(self.recipe, self.out, data or self.data, part=part, parts=parts, options=chosen)
+        chosen = self._chosen(options)
+        return build_part(self.recipe, self.out, data or self.data, part=part, parts=parts, **chosen)
+
+    def _chosen(self, options: dict[str, Any]) -> dict[str, Any]:
+        functions = {name: options.pop(name) for name in ("on_progress", "on_event", "confirm") if name in options}
+        return {**functions, "options": BuildOptions(**{"workers": 0, **options})}
 
     def finish(self) -> BuildSummary:
         """Publishes the parts."""

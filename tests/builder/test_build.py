@@ -44,10 +44,8 @@ def test_equal_bytes_for_any_workers_folder_times_and_form_of_the_recipe(full):
     for path in moved.rglob("*.jpg"):
         os.utime(path, (1, 1))
     recipe = tfprep.recipe.file.load_recipe(full.recipe)
-    for number, (made, data, workers) in enumerate(
-        [(full.recipe, full.data, 1), (full.recipe, moved, 3), (recipe, full.data, 0), (recipe, moved, 1)]
-    ):
-        out = full.out.with_name(f"out{number}")
+    for made, data, workers in ((full.recipe, moved, 3), (recipe, full.data, 0), (recipe, moved, 1)):
+        out = full.out.with_name(f"out{workers}")
         build(made, out, data, options=BuildOptions(workers=workers))
         assert digests(out) == expected
         check_whole(out)

@@ -16,11 +16,13 @@ import pytest
 from tests.builder.conftest import check_whole, digests, run
 from tests.commands import status_of
 from tfprep import optional
-from tfprep.builder import build_part, options, plan_build
+from tfprep.builder import options, plan_build
 from tfprep.builder.layout import Layout, name_locked
-from tfprep.builder.options import BuildOptions, parse_part
+from tfprep.builder.options import parse_part
 from tfprep.builder.planning import plan
 from tfprep.errors import BuildError, BuildLockedError
+
+KILLS = 5 * int(os.environ.get("TFPREP_TEST_KILLS", "1"))
 
 
 @pytest.mark.parametrize("parts", [1, 3, 16])
@@ -169,11 +171,6 @@ def test_numbers_of_parts(full):
 # --- at once ----------------------------------------------------------------------------------------------------------
 
 
-def part_with_events(site, on_event):
-    inline = BuildOptions(workers=0)
-    return build_part(site.recipe, site.out, site.data, part=0, parts=2, options=inline, on_event=on_event)
-
-
 def test_the_lock_is_shared_only_by_parts(full):
     """A part meets another part; a build and `finish` meet neither."""
     entered, leave = threading.Event(), threading.Event()
@@ -183,7 +180,7 @@ def test_the_lock_is_shared_only_by_parts(full):
             entered.set()
             assert leave.wait(60)
 
-    holder = threading.Thread(target=part_with_events, args=(full, hold))
+    holder = threading.Thread(target=full.part, args=(0, 2), kwargs={"on_event": hold})
     holder.start()
     try:
         assert entered.wait(60)
@@ -212,7 +209,7 @@ def test_the_first_of_two_attempts_at_a_shard_wins(full):
             assert done.returncode == 0, done.stderr
             overtaken.append(times())
 
-    summary = part_with_events(full, overtake)
+    summary = full.part(0, 2, on_event=overtake)
     assert (summary.shards, summary.built_shards) == (3, 0)
     assert overtaken == [times()]
     full.part(1, 2)
@@ -251,7 +248,7 @@ def test_parts_at_once_and_twice_that_are_killed(full):
     kills = 0
     while running:
         part, process = running.pop(rng.randrange(len(running)))
-        if kills < 8 and process.poll() is None:
+        if kills < KILLS and process.poll() is None:
             time.sleep(rng.uniform(0.1, 0.6))
             process.send_signal(signal.SIGKILL)
             kills += process.wait() == -signal.SIGKILL
