@@ -5,8 +5,7 @@ import json
 import pytest
 
 from tests.commands import status_of
-from tfprep.bench.loaders import loader_candidate
-from tfprep.bench.training import train_with_step
+from tfprep.bench.training import loader_candidate, train_with_step
 
 MODELS = """
 import keras

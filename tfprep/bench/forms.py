@@ -19,9 +19,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tfprep.bench.loaders import loader_candidate
 from tfprep.bench.machine import drop_cache
 from tfprep.bench.rounds import Budget, Candidate, compare, measure
+from tfprep.bench.training import loader_candidate
 from tfprep.builder import BuildEvent, BuildOptions, build
 from tfprep.codecs import Codec, Jpeg, Original, Png, Raw, Zstd
 from tfprep.errors import BuildError, DatasetError, LoaderError, RecipeError, SourceError

@@ -12,10 +12,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tfprep.bench.loaders import loader_candidate
 from tfprep.bench.machine import Machine, this_machine
 from tfprep.bench.rounds import Budget, Candidate, Rounds, Spread, compare
-from tfprep.bench.training import TOLERATED, Training, train_with_step
+from tfprep.bench.training import TOLERATED, Training, loader_candidate, train_with_step
 from tfprep.errors import DatasetError, LoaderError
 from tfprep.inspect.pages import render
 from tfprep.load import Data

@@ -66,7 +66,7 @@ class TrainSteps:
         self._fetches = keras.backend.backend() == "torch"
         self._given: Any = None
         self._input: Any = None
-        self._loader: CountingLoader | None = None
+        self._loader: Any = None
         self._loader_wait_s = self._waited_s = 0.0
 
     @property
@@ -188,6 +188,11 @@ class CustomLoop(TrainSteps):
         self._step: Any = None
 
     @property
+    def loader(self) -> Any:
+        """tfprep's loader that is watched. The one of this thread may be that of a validation."""
+        return self._loader
+
+    @property
     def traces(self) -> int:
         """Traces of the function that trains, or compilations of JAX."""
         return compilations()[0] + (self._step.experimental_get_tracing_count() if self._step is not None else 0)
@@ -207,8 +212,7 @@ class CustomLoop(TrainSteps):
             raise TrainError(
                 f"watch() takes a loader, a tf.data.Dataset or an iterator of batches, got {type(data).__name__}"
             )
-        loader: Any = data if hasattr(data, "report") else None
-        batches = TimedIterator(iter(data), self.clock, loader)
+        batches, self._loader = TimedIterator(iter(data), self.clock), data if hasattr(data, "report") else None
         self._input, self._step, self.measured = batches, step, True
         self.clock.resume()
         return batches

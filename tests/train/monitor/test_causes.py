@@ -179,6 +179,18 @@ def test_a_slow_map_after_the_loader(tf, photos, tmp_path):
     assert "python map" in {line["warning"]["cause"] for line in lines if "warning" in line}
 
 
+def test_the_loader_of_a_validation_is_not_that_of_a_custom_loop(tf, photos, tmp_path):
+    import tfprep
+    from tfprep.load.threads import forget_loader, note_loader
+
+    val = tfprep.open(photos.path).numpy_loader("val", 8)
+    with train.InputMonitor(tmp_path, every_s=60) as monitor:
+        for _ in monitor.watch(iter([1, 2, 3])):
+            note_loader(val)  # as a Keras loader does in `evaluate`
+        forget_loader()
+    assert monitor.samples[-1].readers == {}
+
+
 def test_only_the_functions_of_the_user_count_as_python(tf, photos):
     """The loader's own hand-over calls Python too."""
     import tfprep

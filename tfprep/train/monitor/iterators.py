@@ -18,11 +18,12 @@ class TimedIterator(Iterator[Any]):
 
     Attributes:
         source: The iterator over the batches.
-        loader: tfprep's loader that the batches come from, at the latest from the first batch on; None for another input.
+        loader: tfprep's loader that the batches come from, known from the first batch on; None for another input.
     """
 
-    def __init__(self, batches: Iterator[Any], clock: WaitClock, loader: CountingLoader | None = None) -> None:
-        self.source, self.loader = batches, loader
+    def __init__(self, batches: Iterator[Any], clock: WaitClock) -> None:
+        self.source = batches
+        self.loader: CountingLoader | None = None
         self._clock = clock
 
     def __next__(self) -> Any:
@@ -34,8 +35,7 @@ class TimedIterator(Iterator[Any]):
                 self._clock.ended()
             raise
         self._clock.answered(image_count(batch))
-        known = loader_of_this_thread()
-        self.loader = self.loader if known is None else known  # a loader without an end has no truth value
+        self.loader = loader_of_this_thread()
         return batch
 
 
