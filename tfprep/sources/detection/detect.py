@@ -117,7 +117,12 @@ def _examine(proposal: Reading, files: Files, asked: bool) -> Reading:
     left = [path for path in unread if all(pattern.match_path(path) is None for pattern in patterns)]
     of_tests = {folder for folder in files.images if is_test(folder) and not facts.splits.keys() & {*folder.split("/")}}
     unlabeled = {p for p in left if p in proposal.unlabeled or (image_suffix(p) and p.rpartition("/")[0] in of_tests)}
-    checks = [*proposal.checks, *checks, *_checks(source, facts)]
+    checks = [*proposal.checks, *checks]
+    if len(facts.splits) == 1 and not isinstance(source.splits, Fractions):
+        checks.append(f"all samples are in the split {next(iter(facts.splits))!r}; none is left for another (splits=)")
+    if facts.problems:
+        such = f"{len(facts.problems)} of {facts.opened} samples opened, such as {facts.problems[0]}"
+        checks.append(f"the build rejects {such}")
     if unlabeled:
         checks.append(f"images of a test split have no labels, and are left out: {listed_files(sorted(unlabeled))}")
     if files.ignored:
@@ -168,14 +173,6 @@ def _fitted(forms: Sequence[Any], root: Path) -> tuple[Any, Facts, list[str]]:
         source = replace(source, splits=splits)
         facts = replace(look(source, root), twice=twice)  # a doubt, whose recipe builds
     return source, facts, checks
-
-
-def _checks(source: Any, facts: Facts) -> Iterator[str]:
-    """Yield what a user should check of any source."""
-    if len(facts.splits) == 1 and not isinstance(source.splits, Fractions):
-        yield f"all samples are in the split {next(iter(facts.splits))!r}; none is left for another (splits=)"
-    if facts.problems:
-        yield f"the build rejects {len(facts.problems)} of {facts.opened} samples opened, such as {facts.problems[0]}"
 
 
 def _doubts(source: Any, facts: Facts) -> Iterator[str]:

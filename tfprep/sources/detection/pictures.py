@@ -128,7 +128,7 @@ def folders(files: Files) -> Iterator[Reading]:
     tests = [folder for folder in files.images if is_test(folder) and folder.count("/") < deepest]  # without classes
     inner = [folder for folder in files.images if folder not in tests]
     columns = columns_of(inner) if inner else None
-    doubts, checks = list[str](), list[str]()
+    patterns, doubts, checks = list[str](), list[str](), list[str]()
     if columns is None:
         doubts = [f"images are in folders of several depths: {', '.join(sorted(inner, key=len)[:3])}, ..."]
         start = f"{literal(prefix)}/" if "" not in inner and (prefix := os.path.commonpath(inner or [""])) else ""
@@ -140,18 +140,13 @@ def folders(files: Files) -> Iterator[Reading]:
             doubts.append(f"there are folders in folders ({', '.join(inner[:3])}); which are the classes?")
         doubts += _about_classes(files, columns, places[0]) if len(places) == 1 else []
         doubts += [] if places else _about_names(files)
-        last = "**" if places and not tests else "*"
-        patterns = [_joined(columns, place, last) for place in places]
-        patterns += [_joined(columns, -1, "*")] if doubts or not places else []
+        for place in (*places, *([-1] if doubts or not places else [])):  # -1: no level is the class
+            levels = [form or ("{label}" if at == place else "*") for at, (form, _) in enumerate(columns)]
+            patterns.append("/".join([*levels, "**" if place >= 0 and not tests else "*"]))
     for pattern in dict.fromkeys(patterns):
         by_class = "{label}" in pattern
         source = Folder(pattern, splits=None if "{split}" in pattern else BY_CLASS if by_class else FRACTIONS)
         yield Reading("folders" if by_class else "images", source, checks=checks if by_class else (), doubts=doubts)
-
-
-def _joined(columns: Sequence[tuple[str, list[str]]], place: int, last: str) -> str:
-    """Return the pattern of images in folders whose level `place` is the class."""
-    return "/".join([*(form or ("{label}" if at == place else "*") for at, (form, _) in enumerate(columns)), last])
 
 
 def _about_names(files: Files) -> Iterator[str]:
