@@ -20,7 +20,8 @@ from tfprep.dataset import index_tfrecords
 from tfprep.model_fields import add_fields, remove_fields
 
 STRIDE = 1 if int(os.environ.get("TFPREP_TEST_KILLS", "1")) > 1 else 31
-"""Only each 31st rename, link, removal or opened file is one at which a command is killed, but in the nightly run."""
+"""Only each 31st rename, link, removal or opened file on average is one at which a command is killed, but in the nightly run."""
+SEED = os.environ.get("TFPREP_TEST_SEED", "0")
 
 RECIPE = """
 import numpy as np
@@ -39,7 +40,7 @@ RECIPE = Recipe(
 """
 
 SCRIPT = """
-import hashlib, re, shutil
+import hashlib, random, re, shutil
 
 import pyarrow as pa
 import tfprep.model_fields.add
@@ -51,7 +52,7 @@ from tfprep.errors import DatasetError
 from tfprep.export import export
 from tfprep.model_fields import add_fields, remove_fields
 
-name, root, stride = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+name, root, stride, chance = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), random.Random(sys.argv[4])
 out = root / "out"
 
 
@@ -125,7 +126,7 @@ assert status(note_allowed, COMMANDS[name], note_allowed, lambda: note(root / ".
 killed = 0
 while True:
     restore()
-    die_at += stride
+    die_at += chance.randint(1, 2 * stride - 1)
     ended = status(lambda: count("replace", "unlink", "rename", "link", "rmdir", "mkdir", "symlink"), COMMANDS[name])
     if ended != 9:
         break
@@ -194,9 +195,10 @@ def test_kills_at_every_step_of_a_command(before, tmp_path, command):
         shard = next((tmp_path / "site.before/out/current").glob("tiny-train.tfrecord-00000-of-00002"))
         shard.write_bytes(shard.read_bytes()[:-1] + b"?")
     stride = 1 if command in LEAST else STRIDE
-    words = [sys.executable, "-W", "ignore", "-c", COUNTED + SCRIPT, command, site, str(stride)]
+    words = [sys.executable, "-W", "ignore", "-c", COUNTED + SCRIPT, command, site, str(stride), SEED]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
+    print(command, "was killed", done.stdout.split()[-1], "times")
     assert int(done.stdout.split()[-1]) > LEAST.get(command, 20 // STRIDE), done.stdout
 
 

@@ -118,13 +118,13 @@ def _value(name: bytes, payload: bytes, span: Span) -> _Value:
         return _Value(is_text=all(map(_is_text, strings)))
     if kind == INT64 and count == 1:
         number = payload[start] if size == 1 else example.read_varint(payload, start, start + size)[0]
-        return _Value("", 0, 0, True, 0, (number + (1 << 63)) % (1 << 64) - (1 << 63))
+        return _Value(number=(number + (1 << 63)) % (1 << 64) - (1 << 63))
     if kind == FLOAT and count:
         greatest = 0
         if name.rpartition(b"/")[2] in _SIDES:
             numbers = np.frombuffer(payload, "<f4", count, start)
             greatest = int(np.ceil(min(np.nanmax(numbers, initial=0), _GREATEST)))
-        return _Value("", 0, 0, True, greatest, int.from_bytes(payload[start : start + 4], "little"))
+        return _Value(greatest=greatest, number=int.from_bytes(payload[start : start + 4], "little"))
     return _Value()
 
 
