@@ -31,12 +31,14 @@ from tfprep.dataset import (
     index_tfrecords,
     read_manifest,
 )
+from tfprep.dataset import clean as cleaning
 from tfprep.dataset.index import schema, write_index
 from tfprep.dataset.locations import write_locations
 from tfprep.dataset.manifest import digest_of, seal
 from tfprep.dataset.names import INDEX, LOCATIONS, shard_name
 from tfprep.errors import DatasetError, MissingDependencyError
 from tfprep.fields import RASTER_KINDS, FieldSpec
+from tfprep.storage import store as objects
 
 # A shell that starts a script in the background makes it ignore SIGINT, which processes inherit. Tests of Ctrl-C need
 # the default handler in the processes that they start.
@@ -295,3 +297,18 @@ def s3(_s3_server, monkeypatch):
     for name, value in _s3_server.environment.items():
         monkeypatch.setenv(name, value)
     return _s3_server
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Clients of object stores that wait for moments before they repeat a request."""
+    monkeypatch.setattr(objects, "FIRST_BACKOFF_S", 0.01)
+    objects._connected.cache_clear()
+    yield
+    objects._connected.cache_clear()
+
+
+@pytest.fixture
+def any_age(monkeypatch):
+    """`clean` removes objects at a store at once."""
+    monkeypatch.setattr(cleaning, "AGE_S", -60.0)

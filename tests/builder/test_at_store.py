@@ -47,25 +47,10 @@ def memory(tmp_path):
 
 
 @pytest.fixture
-def any_age(monkeypatch):
-    """Objects are removed at once."""
-    monkeypatch.setattr(cleaning, "AGE_S", -60.0)
-
-
-@pytest.fixture
 def few(site):
     """A dataset of three shards: each object costs the server of the tests several requests."""
     site.change_recipe('{"train": 4, "val": 2}', '{"train": 2, "val": 1}')
     return site.fill(train=8, val=2)
-
-
-@pytest.fixture
-def quick(monkeypatch):
-    """Clients that wait for moments before they repeat a request."""
-    monkeypatch.setattr(objects, "FIRST_BACKOFF_S", 0.01)
-    objects._connected.cache_clear()
-    yield
-    objects._connected.cache_clear()
 
 
 @pytest.mark.usefixtures("reports")

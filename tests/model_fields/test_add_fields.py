@@ -19,7 +19,6 @@ from tests.model_fields.conftest import check_all, check_batch, expected
 from tests.storage.server import copied_to_memory
 from tests.waiting import wait_until
 from tfprep import ModelFields, codecs
-from tfprep.dataset import clean as cleaning
 from tfprep.dataset import index_tfrecords, open_dataset
 from tfprep.dataset.clean import clean
 from tfprep.dataset.manifest import seal
@@ -399,12 +398,6 @@ def left(place):
         {info.name.split("/")[1] for info in infos if info.name.startswith("shards/")}
         for infos in (found.unreferenced, found.unfinished)
     )
-
-
-@pytest.fixture
-def any_age(monkeypatch):
-    """Objects at a store are removed at once."""
-    monkeypatch.setattr(cleaning, "AGE_S", -60.0)
 
 
 @pytest.mark.usefixtures("any_age")

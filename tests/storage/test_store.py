@@ -18,13 +18,9 @@ _names = itertools.count()
 
 
 @pytest.fixture
-def quick(monkeypatch):
+def quick(quick, monkeypatch):
     """Clients that repeat requests four times, after short waits."""
     monkeypatch.setattr(objects, "RETRIES", 4)
-    monkeypatch.setattr(objects, "FIRST_BACKOFF_S", 0.01)
-    objects._connected.cache_clear()
-    yield
-    objects._connected.cache_clear()
 
 
 @pytest.fixture(params=["memory", "s3"])

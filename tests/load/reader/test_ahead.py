@@ -18,7 +18,6 @@ from tfprep.errors import RecordError, StalledPipelineError, StorageError
 from tfprep.load.options import LoaderOptions
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.reader import ahead
-from tfprep.storage import store as objects
 from tfprep.storage.store import open_store
 
 pytest.importorskip("obstore")
@@ -131,13 +130,11 @@ def test_memory_is_bounded(photos):
 
 
 @pytest.mark.parametrize("fault", ["503", "reset", "truncate"])
-def test_faults_that_pass_change_nothing(data, url, s3, fault, monkeypatch):
-    monkeypatch.setattr(objects, "FIRST_BACKOFF_S", 0.01)
-    objects._connected.cache_clear()
+@pytest.mark.usefixtures("quick")
+def test_faults_that_pass_change_nothing(data, url, s3, fault):
     remote = tfprep.open(url)
     s3.proxy.faults.extend([fault, "", fault, fault, ""] * 2)
     check_same(read(data, 8), read(remote, 8))
-    objects._connected.cache_clear()
 
 
 def test_a_store_that_does_not_answer_is_a_stalled_pipeline(url, s3, monkeypatch):
