@@ -1,5 +1,6 @@
 """The same ops and derived inputs ahead of training and at load: equal draws give equal bits; what cannot follow is refused."""
 
+from contextlib import nullcontext
 from functools import partial
 from hashlib import blake2b
 
@@ -413,6 +414,18 @@ def test_inputs_of_images_are_derived_where_no_color_ran_ahead(stored):
     for derived, options in ((derive.Sobel(), {"variants": 0}), (derive.Own(twice, reads=["mask"]), {})):
         batch = next(iter(stored.numpy_loader("train", 4, fields=["x"], derive={"x": derived}, **options)))
         assert batch["x"].shape == (4, 48, 56)
+
+
+def still(size, generator):
+    return augment.Transform(np.eye(3), size)
+
+
+@pytest.mark.parametrize(("op", "may_change_colors"), [(Roll(3), True), (still, False), (augment.Flip(), False)])
+def test_an_object_of_the_user_in_the_geometry_may_have_changed_colors(tmp_path, op, may_change_colors):
+    """A policy of the user may; a function of a size cannot."""
+    data = built_dataset(tmp_path, 2, geometry=[op], variants={"train": 2})
+    with pytest.raises(LoaderError, match="color ops have changed") if may_change_colors else nullcontext():
+        data.numpy_loader("train", 2, fields=["x"], derive={"x": derive.Sobel()})
 
 
 def test_fields_that_a_derived_input_reads_need_not_be_delivered(stored):

@@ -96,8 +96,10 @@ class Description:
                 "a recipe, and what its functions capture, holds plain values, arrays, dataclasses and functions; "
                 f"{kind.__qualname__} cannot be described: {error}. Make such an object in the function that needs it"
             ) from error
-        named = value if isinstance(value, FunctionType | type) else kind
-        described = {"type": _name(named)[1], STATE: state}
+        module, name = _name(value if isinstance(value, FunctionType) else kind)
+        described = {"type": {"class": name, "module": module} if module else name, STATE: state}
+        if isinstance(value, FunctionType):
+            described = {"function": name, STATE: state}
         return {**described, FUNCTION: digest_of(trees)} if trees else described
 
 
