@@ -42,8 +42,9 @@ def printable(text: str) -> str:
     return text.translate(_ESCAPED).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows as lines of aligned columns: the first one to the left, the others to the right."""
+def aligned(rows: Sequence[Sequence[str]], right: Sequence[bool] = ()) -> list[str]:
+    """Return rows as lines of aligned columns: those of `right` to the right, by default all but the first."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows)
+    pads = [str.rjust if to_right else str.ljust for to_right in right or [number > 0 for number in range(len(widths))]]
+    lines = ([pad(cell, width) for pad, cell, width in zip(pads, row, widths, strict=True)] for row in rows)
     return ["  ".join(cells).rstrip() for cells in lines]

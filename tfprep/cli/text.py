@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from tfprep.units import printable
+from tfprep.units import aligned, printable
 
 _json_out: list[Any] = []
 """The standard output, last, where `json_alone` keeps it for JSON."""
@@ -26,13 +26,8 @@ def echo(text: str, *, err: bool = False) -> None:
 def table(rows: Sequence[Sequence[Any]], indent: str = "  ") -> str:
     """Rows as aligned columns: text to the left, numbers to the right."""
     cells = [[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))] if cells else []
-    right = [any(isinstance(row[column], int) for row in rows) for column in range(len(widths))]
-    lines = [
-        "  ".join(cell.rjust(w) if r else cell.ljust(w) for cell, w, r in zip(row, widths, right, strict=True)).rstrip()
-        for row in cells
-    ]
-    return "\n".join(indent + line for line in lines)
+    right = [any(isinstance(cell, int) for cell in column) for column in zip(*rows, strict=True)]
+    return "\n".join(indent + line for line in aligned(cells, right))
 
 
 @contextmanager

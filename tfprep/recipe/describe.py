@@ -97,10 +97,10 @@ class Description:
                 f"{kind.__qualname__} cannot be described: {error}. Make such an object in the function that needs it"
             ) from error
         module, name = _name(value if isinstance(value, FunctionType) else kind)
-        described = {"type": {"class": name, "module": module} if module else name, STATE: state}
+        described = {"type": {"class": name, "module": module} if module else name}
         if isinstance(value, FunctionType):
-            described = {"function": name, STATE: state}
-        return {**described, FUNCTION: digest_of(trees)} if trees else described
+            described = {"function": name}
+        return {**described, STATE: state, **({FUNCTION: digest_of(trees)} if trees else {})}
 
 
 class _State(pickle.Pickler):
