@@ -130,6 +130,7 @@ READ: list[tuple[str, str | dict[str, str], Any]] = [
      "ImageSets/Main/train.txt=list:JPEGImages/my ImageSets/Main/val.txt=list:JPEGImages/b",
      {"JPEGImages/my*": "train", "JPEGImages/b*": "val"}, OBJECTS),
     ("images/a# masks/a#=0,255", "images/*", (0, 1)),
+    ("Original/a# Ground~Truth/a#=0,1", "Original/*", (0, 1)),
     ("images/image_# masks/mask_#=0,1", "images/*", (0, 1)),
     ("img_dir/train/a# img_dir/val/b# ann_dir/train/a#=0,1,2 ann_dir/val/b#=0,1,2", "img_dir/{split}/*", (0, 1, 2)),
     ("train/a# train_masks/a#=0,1 test/b#", {"train/*": "train"}, (0, 1)),
@@ -407,6 +408,13 @@ def test_a_layout_that_is_named_is_taken_with_its_doubts(tmp_path):
     assert any("check: x/ and y/ hold files of the same names" in line for line in found.lines())
     with pytest.raises(SourceError, match=r"no rule reads 8 files: x/\*.jpg \(4\), y/\*.jpg \(4\) as --as yolo says"):
         detect(tmp_path, "yolo")
+
+
+def test_words_that_come_again_in_the_cells_of_labels_are_named(tmp_path):
+    names = [Path(path).name for path in lay_out(tmp_path, "images/#")]
+    rows = [f"{name},{tags}" for name, tags in zip(names, ["haze primary", "clear primary"] * 2, strict=True)]
+    write(tmp_path, "train.csv", "\n".join(["image,tags", *rows]))
+    assert any("check: 'clear primary' is taken for one class" in line for line in detect(tmp_path).lines())
 
 
 def test_depths_are_not_classes(tmp_path):

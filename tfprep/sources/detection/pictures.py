@@ -45,7 +45,8 @@ def masks(files: Files) -> Iterator[Reading]:
         images_drawn, drawn = (
             [_few_colors(files, path) for path in paths] for paths in zip(*pair.files[:_OPENED], strict=True)
         )
-        named = any(map(MASK_WORD.fullmatch, re.split(r"[/ _.*-]|\{split\}", pair.other)))
+        words = re.split(r"[/ _.*-]|\{split\}", pair.other)
+        named = any(map(MASK_WORD.fullmatch, (*words, *pair.other.split("/"))))
         if not any(drawn) and named and pair.other.endswith((".jpg", ".jpeg")):
             lossy = f"{pair.other} may be the masks of {pair.image}, and JPEG does not keep class numbers: write masks as PNG"
         if all(drawn) and not all(images_drawn):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -267,6 +268,9 @@ def _separator(head: _Head, label: str, cells: set[str]) -> str | None:
             if not certain:
                 head.doubt(f"{separator!r} in {label!r} may divide classes, or be part of their names")
             return separator
+    words = Counter(word for cell in cells for word in {*cell.split()})
+    if several := [cell for cell in cells if any(words[word] > 1 for word in cell.split()[1:])]:
+        head.checks.append(f"{min(several)!r} is taken for one class; separator=' ' would divide it")
     return None
 
 
