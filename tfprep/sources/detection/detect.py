@@ -26,7 +26,7 @@ from tfprep.sources.splits import Fractions
 
 _RULES = (yolo, coco, voc, labelme, tables, archives, arrays, videos, masks, folders)
 _PIXELS = Pixels(background=(255, 255, 255)), Pixels(), Pixels(page=0)
-"""How images become pixels of which 8-bit RGB would lose something."""
+"""What to do with images that do not become 8-bit RGB without loss."""
 MOST_PATTERNS, _NAMED, _MOST_READINGS = 6, 3, 3
 _FEW_WRONG = 0.1
 """The share of samples that may be wrong, or have no objects. Of COCO's images 1 % have none; Ultralytics advise up to 10 %."""

@@ -288,16 +288,11 @@ def _boxes(head: _Head, targets: Sequence[str]) -> list[tuple[tuple[str, ...], s
     for form, of_form in _BOXES:
         for names in (one.split() for one in of_form.split(", ")):
             columns = tuple(plain[name] for name in names if name in plain)
-            numbers = [_numbers(head.filled(column)) for column in columns if len(columns) == len(names)]
+            cells = [map(str, head.filled(column)) for column in columns if len(columns) == len(names)]
+            numbers = [[float(n) for cell in of_column for n in _NUMBER.findall(cell)] for of_column in cells]
             if numbers and all(numbers):
                 if f"{columns[0]}_shape" in head.columns:  # of our own exports
                     return [(columns, "xyxy")]
                 relative = all(-0.01 <= value <= 1.01 for of_column in numbers for value in of_column)
                 found.append((columns, f"rel_{form}" if relative else form))
     return found
-
-
-def _numbers(cells: Sequence[Any]) -> list[float]:
-    """Return the numbers in cells, also in lists and in text."""
-    texts = (re.sub(r"^(-?\d+),(\d+)$", r"\1.\2", str(cell).strip()) for cell in cells)
-    return [float(number) for text in texts for number in _NUMBER.findall(text)]
