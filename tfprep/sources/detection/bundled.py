@@ -81,7 +81,7 @@ def archives(files: Files) -> Iterator[Reading]:
 
 def videos(files: Files) -> Iterator[Reading]:
     """Yield the sources of the videos of each suffix, in folders of splits and of classes as images are."""
-    for suffix in VIDEO_SUFFIXES:
+    for suffix in (one for one in VIDEO_SUFFIXES if one in files.suffixes):
         for inner in folders(replace(files, image_suffixes=(suffix,))):
             pattern = inner.source.image + "/*" * inner.source.image.endswith("**") + suffix
             source = Video(pattern, every=_EVERY, splits=None if "{split}" in pattern else FRACTIONS)

@@ -144,11 +144,7 @@ def _examine(proposal: Reading, files: Files, asked: bool) -> Reading:
 
 
 def _fitted(forms: Sequence[Any], root: Path) -> tuple[Any, Facts, list[str]]:
-    """Return the first form of a source with which samples can be built, with the classes, pixels and splits that they ask for.
-
-    Returns:
-        The source, facts about its samples, and what to check.
-    """
+    """Return the first form of a source with which samples can be built, facts about its samples, and what to check."""
     source, facts, checks = forms[0], look(forms[0], root), list[str]()
     if isinstance(source, Paired) and source.mask is not None:
         numbered, checks = with_classes(source, facts)

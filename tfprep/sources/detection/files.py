@@ -93,8 +93,15 @@ class Files:
         """The images whose names correspond to those of others, as those of masks do."""
         return corresponding(self.images, self.images)
 
+    @cached_property
+    def suffixes(self) -> frozenset[str]:
+        """The last suffixes of all files, in lower case."""
+        return frozenset(os.path.splitext(name)[1].lower() for names in self.names.values() for name in names)
+
     def paths(self, *suffixes: str) -> list[str]:
         """Return the paths of the files with one of these suffixes, or of all; those nearer to the root first."""
+        if suffixes and self.suffixes.isdisjoint(f".{suffix.rpartition('.')[2]}" for suffix in suffixes):
+            return []
         folders = sorted(self.names, key=lambda folder: (folder.count("/") + bool(folder), folder))
         every = (below(folder, name) for folder in folders for name in self.names[folder])
         return [path for path in every if not suffixes or path.lower().endswith(suffixes)]
@@ -183,7 +190,8 @@ def beside(files: Files, notes: Sequence[str]) -> tuple[str, str] | None:
     for note in notes:
         folder, _, name = note.rpartition("/")
         by_folder.setdefault(folder, []).append(name)
-    found = {(re.sub(r"\.\w+$", "", pair.image), pair.other) for pair in corresponding(files.images, by_folder)}
+    pairs = corresponding(files.images, by_folder) if notes else []
+    found = {(re.sub(r"\.\w+$", "", pair.image), pair.other) for pair in pairs}
     return found.pop() if len(found) == 1 else None
 
 

@@ -261,9 +261,7 @@ def _separator(head: _Head, label: str, cells: set[str]) -> str | None:
         parts = {part.strip() for cell in several for part in cell.split(separator)}
         certain = separator == "|" or parts <= cells or (plural and not parts.isdisjoint(cells))
         if several and (certain or (separator != " " and "(" not in "".join(several))):
-            shown = "; ".join(
-                f"{cell!r} is {[*filter(None, map(str.strip, cell.split(separator)))]}" for cell in several[:3]
-            )
+            shown = "; ".join(f"{cell!r} is {cell.split(separator)}" for cell in several[:3])
             head.checks.append(f"cells of {label!r} hold several classes: {shown} (separator=)")
             if not certain:
                 head.doubt(f"{separator!r} in {label!r} may divide classes, or be part of their names")
