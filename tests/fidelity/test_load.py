@@ -18,6 +18,7 @@ from tests.fidelity.public import FALSE_ALARM, check_counts, check_share, check_
 from tests.load.batches import batches as batches_of
 from tests.load.batches import check_every_way, stages
 from tfprep import augment, codecs
+from tfprep.errors import LoaderError
 
 H, W = SIZE = (10, 14)
 COUNT, VARIANTS = 48, 3
@@ -269,3 +270,17 @@ def test_cutmix_is_yuns_formula(data):
 
 def test_uniform_weights_are_not_a_special_case(data):
     check_uniform(numbers(data, 12, weights=np.ones(COUNT))[:, :, 0].ravel() + 0.5, 0, COUNT)
+
+
+def test_normalization_uses_the_training_split(photos):
+    pytest.importorskip("tensorflow")
+    data = tfprep.load.open(photos.path)
+    image, clicks = (np.stack([row[name] for row in photos.values["val"][0]]) for name in ("image", "clicks"))
+    expected = (image - [120.0, 128.0, 130.0]) / [10.0, 11.0, 12.0]
+    assert np.allclose(data.normalization("image")(image), expected, atol=1e-4)
+    both = data.normalization(["image", "clicks"])(np.concatenate([image, clicks], -1))
+    assert np.allclose(both, np.concatenate([expected, clicks / 255], -1), atol=1e-4)
+    with pytest.raises(LoaderError, match="has statistics of image, not of clicks"):
+        data.normalization("clicks")
+    with pytest.raises(LoaderError, match="no field 'picture'"):
+        data.normalization("picture")

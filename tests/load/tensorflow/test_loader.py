@@ -12,7 +12,7 @@ import pytest
 import tfprep
 from tests.load.batches import batches, check_same, overwrite, stages
 from tfprep import augment
-from tfprep.errors import LoaderError, RecordError
+from tfprep.errors import RecordError
 from tfprep.load.reader.batch import BatchAssembler
 
 tf = pytest.importorskip("tensorflow")
@@ -187,18 +187,6 @@ def test_shapes_and_cardinality_are_known(data):
     assert len(validation) == validation.steps_per_epoch == len(list(validation)) == len(list(validation)) == 3
     with pytest.raises(tf.errors.OpError, match="cannot continue one at step 2"):
         next(iter(data.loader("val", 4, start_step=2)))
-
-
-def test_normalization_uses_the_training_split(data, photos):
-    image, clicks = (np.stack([row[name] for row in photos.values["val"][0]]) for name in ("image", "clicks"))
-    expected = (image - [120.0, 128.0, 130.0]) / [10.0, 11.0, 12.0]
-    assert np.allclose(data.normalization("image")(image), expected, atol=1e-4)
-    both = data.normalization(["image", "clicks"])(np.concatenate([image, clicks], -1))
-    assert np.allclose(both, np.concatenate([expected, clicks / 255], -1), atol=1e-4)
-    with pytest.raises(LoaderError, match="has statistics of image, not of clicks"):
-        data.normalization("clicks")
-    with pytest.raises(LoaderError, match="no field 'picture'"):
-        data.normalization("picture")
 
 
 def test_images_of_different_sizes_are_ragged(uneven):
