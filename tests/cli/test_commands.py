@@ -381,3 +381,18 @@ def test_a_build_without_standard_streams_is_a_build(recipe, photos, tmp_path):
     command = [sys.executable, "-m", "tfprep", "build", str(recipe), "--data", str(photos), "--out", str(out)]
     subprocess.run(["sh", "-c", '"$@" <&- >&- 2>&-', "sh", *command], check=True)
     assert tfprep.open(out).split("train").samples == 30
+
+
+@pytest.mark.parametrize("turned", [0, 3])
+def test_init_counts_turned_images(tmp_path, run, turned):
+    write_photos(tmp_path / "raw", 8)
+    for number, orientation in enumerate([1, 3, 6, 8][: turned + 1]):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        for path in (tmp_path / "raw").glob(f"*/{number}.png"):
+            Image.open(path).save(path.with_suffix(".jpg"), exif=exif)
+            path.unlink()
+    status, out, _ = run("init", tmp_path / "raw", "--out", tmp_path / "recipe.py")
+    assert status == 0
+    lines = [line.strip() for line in out.splitlines() if "EXIF" in line]
+    assert lines == (["turned by EXIF, 8 opened: 3"] if turned else [])

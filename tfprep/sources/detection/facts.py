@@ -13,7 +13,15 @@ import numpy as np
 
 from tfprep.errors import MissingDependencyError, SampleError
 from tfprep.fields import Kind, Size
-from tfprep.images import decode_image, decode_mask, decode_pixels, image_size, is_dicom, is_jpeg
+from tfprep.images import (
+    decode_image,
+    decode_mask,
+    decode_pixels,
+    file_orientation,
+    image_size,
+    is_dicom,
+    is_jpeg,
+)
 from tfprep.images.pillow import opened
 from tfprep.seeding import sample_hash
 from tfprep.sources.patterns import split_words
@@ -42,6 +50,7 @@ class Facts:
         folder_words, file_words: Number of samples by the words that name splits in their folders, and in the names of files.
         opened, problems: Number of samples that were opened, and what is wrong with some of them.
         sizes, forms: (height, width) of these images; dtype and channels by key, if they may not become 8-bit RGB.
+        turned: Number of these images that their EXIF orientation turns.
         drawn, dicom: Path of each of these images, and whether it has few colors, as masks have; whether one is a DICOM file.
         mask_numbers, most_numbers: Class numbers in their masks, by field; the most in one mask.
         mask_colors: The colors of masks that are pictures: red, green and blue in 8 bits each.
@@ -63,6 +72,7 @@ class Facts:
     problems: list[str] = field(default_factory=list)
     sizes: list[Size] = field(default_factory=list)
     forms: dict[str, str] = field(default_factory=dict)
+    turned: int = 0
     drawn: dict[str, bool] = field(default_factory=dict)
     dicom: bool = False
     mask_numbers: dict[str, set[int]] = field(default_factory=dict)
@@ -93,6 +103,7 @@ class Facts:
         lines += [f"objects of {len(self.objects)} classes: {_counted(self.objects)}"] if self.objects else []
         lines += [f"further fields: {', '.join(further)}"] if further else []
         lines += [f"image sizes, {len(self.sizes)} opened: {' to '.join(sizes)}"] if sizes else []
+        lines += [f"turned by EXIF, {len(self.sizes)} opened: {self.turned}"] if self.turned else []
         lines += [f"image dtype and channels: {_counted(Counter(self.forms.values()))}"] if self.deep else []
         for name, numbers in self.mask_numbers.items():
             lines.append(f"{name}: class numbers {', '.join(map(str, sorted(numbers)))} in the masks opened")
@@ -154,6 +165,7 @@ def _open(facts: Facts, source: Source, root: Path, listing: Listing, entry: Ent
     if "image" in raw:
         facts.drawn[entry.files[0]] = has_few_colors(raw["image"])
         facts.dicom |= is_dicom(raw["image"])
+        facts.turned += file_orientation(raw["image"], 0) > 1
         folder, slash, name = entry.files[0].rpartition("/")
         twins = {folder.replace(entry.split, split) + slash + name for split in facts.splits} - {entry.files[0]}
         facts.copies += any((root / twin).is_file() and read_raw(root, twin) == raw["image"] for twin in twins)
