@@ -534,6 +534,13 @@ def test_equal_functions_of_two_modules_are_two_functions(tmp_path):
     assert described[0] != described[1]
 
 
+def test_an_object_that_is_pickled_by_its_name_counts_with_its_module(tmp_path):
+    text = "class G:\n    def __call__(self, s, g): return {}\n    def __reduce__(self): return 'ONE'\nONE = G()"
+    code = "import of_one_object\nFN = of_one_object.ONE"
+    first, same, other = described_with(tmp_path, code, "of_one_object.py", [text.format(n) for n in (1, 1, 2)])
+    assert first == same != other
+
+
 def test_what_an_object_has_computed_for_itself_does_not_count():
     recipe = Recipe("r", sources.Folder(), {"image": codecs.Jpeg()}, derive={"d": (derived := Own())})
     before = recipe.fingerprint()

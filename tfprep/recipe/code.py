@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.machinery import ModuleSpec
 from importlib.metadata import packages_distributions, version
+from operator import attrgetter
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -29,6 +30,7 @@ _RESULTS = {"RECIPE", "FIELDS"}
 """Variables of a file that is run by its path whose values are described option by option."""
 _RUN_BY_PATH = "tfprep_recipe_", "tfprep_fields_", "__main__"
 """The beginnings of the names of modules that are run by their path: their files may be renamed."""
+_place = attrgetter("lineno", "end_lineno", "col_offset", "end_col_offset")
 _first_read: dict[str, tuple[ModuleSpec | None, str]] = {}
 """By name of a module in memory: its `__spec__`, which is another object after a reload, and the digest of its source then."""
 
@@ -138,10 +140,6 @@ def function_tree(function: FunctionType) -> ast.AST | None:
         places = set(code.co_positions())
         trees = [node for node in trees if isinstance(node, ast.Lambda) and _place(node.body) in places]
     return trees[0] if len(trees) == 1 else None
-
-
-def _place(node: ast.expr) -> tuple[int | None, int | None, int | None, int | None]:
-    return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
 
 
 @cache

@@ -129,6 +129,8 @@ class _State(pickle.Pickler):
             raise pickle.PicklingError(f"the state of a {kind.__qualname__} differs from process to process")
         for module in (str(kind.__module__), module_of(value)):
             self._description.packages |= {} if is_users_module(module) else package_version(module)
+        if is_users(kind):  # also where it is pickled by the name of a variable
+            self._definition(kind)
         parts: Any = None
         if isinstance(value, FunctionType):
             parts = self._function(value)

@@ -124,15 +124,6 @@ def test_batches_that_are_ready_after_a_stuck_map(tf, photos, stalls):
     assert " batches are ready in its reader" in stalls.texts[0]
 
 
-@pytest.mark.parametrize("options", [{"run_eagerly": True}, {"steps_per_execution": 4}, {"jit_compile": True}], ids=str)
-def test_every_kind_of_step(tf, pairs, stalls, options):
-    model = tf.keras.Sequential([tf.keras.Input([8]), tf.keras.layers.Dense(4)])
-    model.compile("sgd", "mse", **options)
-    dataset = pairs(100, stalls.stuck_at(23)).batch(4, drop_remainder=True).prefetch(1)
-    model.fit(dataset, verbose=0, shuffle=False, callbacks=[watchdog(3.0)])
-    assert "stopped in stage 2/MapAndBatch, which has handed on 5" in stalls.texts[0]
-
-
 def test_the_process_ends(tmp_path):
     """Nothing can end the wait; a thread that blocks in the source must not keep the process alive."""
     script = """
