@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from tfprep.model_fields import FieldsSummary
 
 
-_LINE_S, _DELAY_S = 30.0, 2.0
-"""Seconds between two lines without a terminal, and before the bar appears."""
-
-
 @click.command("build")
 @click.argument("recipe", type=PATH)
 @option("--out", required=True, type=click.Path(),
@@ -225,7 +221,7 @@ def _progress(quiet: bool) -> Iterator[Callable[[BuildProgress], None]]:
     from tqdm import tqdm
 
     lines, printed_s = not (quiet or sys.stderr.isatty()), 0.0
-    with tqdm(unit=" images", disable=quiet or lines, delay=_DELAY_S, dynamic_ncols=True, smoothing=0.1) as bar:
+    with tqdm(unit=" images", disable=quiet or lines, delay=2, dynamic_ncols=True, smoothing=0.1) as bar:
 
         def update(progress: BuildProgress) -> None:
             nonlocal printed_s
@@ -233,7 +229,7 @@ def _progress(quiet: bool) -> Iterator[Callable[[BuildProgress], None]]:
             bar.total = progress.samples
             bar.set_postfix_str(state, refresh=False)
             bar.update(progress.samples_done - bar.n)
-            if lines and progress.seconds - printed_s >= _LINE_S:
+            if lines and progress.seconds - printed_s >= 30:
                 printed_s = progress.seconds
                 done = progress.samples_done, progress.samples, progress.seconds
                 text.echo(tqdm.format_meter(*done, ncols=0, unit=" images", postfix=state), err=True)

@@ -123,6 +123,8 @@ class TrainSteps:
                     listener.failed()
                 self.close()
             raise
+        finally:
+            self.clock.ended()  # a step of several requests a batch after the last one too
         if self.timed:
             block_until_done(result)
         now_compiled, now_compile_s = compilations()

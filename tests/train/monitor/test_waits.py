@@ -159,6 +159,23 @@ def test_dropping_the_iterator_frees_the_source(timed, tf):
         gc.enable()
 
 
+def test_the_end_of_the_data_inside_of_a_step_is_not_a_wait(dense, pairs, tmp_path):
+    """A call of three steps gets two batches, and asks for a third."""
+    import keras
+
+    from tfprep import train
+
+    class Pending(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            self.seconds = self.model.train_function.clock.read().pending_s
+
+    dense.compile("sgd", "mse", steps_per_execution=3)
+    pending = Pending()
+    callbacks = [train.InputMonitor(tmp_path, every_s=60), pending]
+    dense.fit(quiet(pairs(8).batch(4)), verbose=0, shuffle=False, callbacks=callbacks)
+    assert pending.seconds == 0.0
+
+
 def test_a_loader_that_fetches_before_the_step_tells_its_waits_itself(tf):
     """As on PyTorch, whose step gets a list of the batch: the time of long callbacks is not a wait for tfprep's loader."""
     from types import SimpleNamespace

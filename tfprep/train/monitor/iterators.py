@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from tfprep.load.threads import CountingLoader, loader_of_this_thread
-from tfprep.train.backend import ends_data, tensorflow_in_use
+from tfprep.train.backend import tensorflow_in_use
 from tfprep.train.monitor.waits import WaitClock
 
 
@@ -30,9 +30,8 @@ class TimedIterator(Iterator[Any]):
         self._clock.asking()
         try:
             batch = next(self.source)
-        except BaseException as error:
-            if ends_data(error):
-                self._clock.ended()
+        except BaseException:  # also the end of the data
+            self._clock.ended()
             raise
         self._clock.answered(image_count(batch))
         self.loader = loader_of_this_thread()
