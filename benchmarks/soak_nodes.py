@@ -13,6 +13,7 @@ import random
 import shutil
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +62,12 @@ def kill(cluster: Cluster, node: str, whom: str) -> bool:
         cluster.kill(node)
         return True
     processes = psutil.Process(cluster.nodes[node].pid).children(recursive=True)
-    found = [process for process in processes if PROCESSES[whom] in f"{' '.join(process.cmdline())} "]
-    for process in found:
-        process.kill()
+    found = 0
+    for process in processes:
+        with suppress(psutil.Error):  # it has ended
+            if PROCESSES[whom] in f"{' '.join(process.cmdline())} ":
+                process.kill()
+                found += 1
     if whom == "raylet":  # `ray start --block` ends without it
         cluster.nodes[node].wait()
         cluster.kill(node)
