@@ -15,7 +15,7 @@ import json
 import math
 import pickle
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import PurePath
 from types import CellType, FunctionType, MethodType, ModuleType
@@ -179,25 +179,30 @@ class _State(pickle.Pickler):
         if id(function) in self._description.open:
             return *_name(function), "circular"
         cells = [_content(cell) for cell in function.__closure__ or ()]
-        uses = self._source(function) if is_users(function) else {}
+        names, uses = self._source(function) if is_users(function) else (), {}
         self._description.open.add(id(function))
         try:
+            for name in names:
+                try:
+                    uses[name] = _State(self._description, self.trees).digest(function.__globals__[name])
+                except Exception:  # it cannot be pickled, so that nobody knows if it has changed
+                    self._description.no_source.add(f"variable {name}")
             parts = [function.__defaults__, function.__kwdefaults__, cells, vars(function), uses]
             return *_name(function), _State(self._description, self.trees).digest(parts)
         finally:
             self._description.open.remove(id(function))
 
-    def _source(self, function: FunctionType) -> dict[str, Any]:
-        """Note the source of a function; of a notebook, return the variables that it uses, which no module shows."""
+    def _source(self, function: FunctionType) -> Sequence[str]:
+        """Note the source of a function; of a notebook, return the names of variables that it uses, which no module shows."""
         if (tree := function_tree(function)) is None:
             self._description.no_source.add(f"function {function.__qualname__}")
-            return {}
+            return ()
         self.trees.append(tree)
         if has_file(module := module_of(function)):
             self._description.modules.add(module)
-            return {}
+            return ()
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-        return {used: function.__globals__[used] for used in sorted(names & function.__globals__.keys())}
+        return sorted(names & function.__globals__.keys())
 
 
 def _name(value: FunctionType | type | ModuleType) -> tuple[str, str]:
