@@ -504,6 +504,11 @@ def test_what_is_lost_beside_the_index_is_made_again(tmp_path):
     (report.out / "tfprep.json").unlink()
     assert index(tmp_path).scanned == ()
     assert numbers_of(tmp_path) == list(range(6))
+    shutil.rmtree(report.out / ".tfprep")
+    (tmp_path / "1.tfrecord").rename(
+        tmp_path / "2.tfrecord"
+    )  # the split is given again: its old shards are not looked for
+    assert index(tmp_path).scanned == ("0.tfrecord", "2.tfrecord")
 
 
 def test_a_field_named_label_is_the_column_of_labels(tmp_path):

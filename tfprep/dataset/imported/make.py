@@ -10,7 +10,7 @@ continues. Nothing that readers use changes before the last step.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -102,7 +102,7 @@ def index_tfrecords(
         old = None if new.before is None else read_manifest(new.before.path)
         if old is not None and old.imported is None:
             raise DatasetError(f"{folder} holds a dataset that tfprep built; choose another folder for the index")
-        shards = {**dict(_earlier_shards(folder, old)), **found.splits}
+        shards = {**dict(_earlier_shards(folder, old, found.splits)), **found.splits}
         groups, scanned = _scanned(shards, work, workers, on_bytes)
         if on_bad == "raise":
             for key in found.splits:
@@ -151,15 +151,19 @@ def _changes(old: Manifest | None, new: Manifest) -> Iterator[str]:
 # --- what is in the shards ------------------------------------------------------------------------------------------------
 
 
-def _earlier_shards(folder: Path, old: Manifest | None) -> Iterator[tuple[str, list[Shard]]]:
-    """Yield the splits that are indexed already, with their shards as they were then; as they are where no receipt is left."""
+def _earlier_shards(folder: Path, old: Manifest | None, given: Collection[str]) -> Iterator[tuple[str, list[Shard]]]:
+    """Yield the splits that are indexed already, with their shards as they were then; as they are where no receipt is left.
+
+    The shards of the splits that are given again may be gone.
+    """
     if old is None or old.imported is None:
         return
     root = root_of(version_folder(folder, 1), old)
     for split, info in old.splits.items():
         versions = zip(info.files[0], old.imported.versions[split], strict=True)
         before = [Shard(path_below(root, file.name), file.bytes, version) for file, version in versions]
-        yield split, [shard if find_receipt(shard, folder / PRIVATE) else current(shard.path) for shard in before]
+        kept = [split in given or find_receipt(shard, folder / PRIVATE) for shard in before]
+        yield split, [shard if is_kept else current(shard.path) for shard, is_kept in zip(before, kept, strict=True)]
 
 
 def _scanned(
