@@ -98,7 +98,7 @@ def imported_records(root):
 LAYOUTS = {
     hugging_face: "Table(table='data/{split}-*-of-*.parquet', image='image', label='label', fields={'mask': ('mask', 'mask'), "
     "'caption': ('text', 'caption'), 'boxes': ('boxes', 'objects.bbox'), 'box_labels': ('label', 'objects.category')}, "
-    "splits=('train', 'validation'), box_format='xywh')",
+    "box_format='xywh')",
     videos: "Video(videos='{label}/**/*.mkv', every=25, splits=sources.Fractions(train=0.8, val=0.2))",
     built_dataset: "Records(fields={'image': 'image', 'label': 'label'}, splits=None)",
     shards: "Archives(archives='{split}/*.tar', image=('png',), label='cls', fields={'mask': ('mask', 'seg.png'), "

@@ -364,6 +364,7 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     "train/cat/a# train/dog/b# extra/c#": "images are in folders of several depths: extra",
     "train/cat/a# train/dog/b# val/emu/c#": "val/ has the folders emu, which train/ does not have",
     "train_HR/# train_LR/#x2": "the names in train_LR/ begin with those in train_HR/",
+    "pear/a#_rgb pear/a#_part=0,1 plum/b#_rgb plum/b#_part=0,1": "pear/.* have names that correspond, as images and what belongs",
     "all/# all/#_small": "names of files in all/ continue other names",
     "cat/a# dog/b# all/cat/a# all/dog/b#": "images are in folders of several depths: cat, dog, all/cat",
     "animal/cat/a# animal/dog/b# plant/rose/c#": "there are folders in folders",
@@ -415,6 +416,13 @@ def test_words_that_come_again_in_the_cells_of_labels_are_named(tmp_path):
     rows = [f"{name},{tags}" for name, tags in zip(names, ["haze primary", "clear primary"] * 2, strict=True)]
     write(tmp_path, "train.csv", "\n".join(["image,tags", *rows]))
     assert any("check: 'clear primary' is taken for one class" in line for line in detect(tmp_path).lines())
+
+
+def test_a_split_that_comes_later_is_read_by_the_recipe(tmp_path):
+    lay_out(tmp_path, "train/a#.png trainannot/a#=0,1 val/b#.png valannot/b#=0,1")
+    source = detect(tmp_path).source
+    lay_out(tmp_path, "test/c#.png testannot/c#=0,1")
+    assert {entry.split for entry in source.scan(tmp_path).entries} == {"train", "val", "test"}
 
 
 def test_depths_are_not_classes(tmp_path):

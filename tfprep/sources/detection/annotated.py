@@ -157,7 +157,7 @@ def _coco(files: Files, pattern: str, paths: Sequence[str]) -> Reading:
     }
     fields = tuple(name for name, there in has.items() if there)
     checks = [] if has["boxes"] else ["the annotations have no boxes: box_labels are the classes of an image"]
-    splits = splits_of(pattern, paths, listed)
+    splits = splits_of(files, pattern, paths, listed)
     source = Coco(pattern, below(places.pop(), "{file_name}"), fields=fields, splits=splits)
     return Reading("coco", source, (pattern,), checks)
 

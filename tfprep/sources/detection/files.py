@@ -133,11 +133,21 @@ def below(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
 
 
-def splits_of(pattern: str, paths: Iterable[str], images: Iterable[str] = ()) -> Fractions | str | tuple[str, ...]:
-    """Return the splits of these files by the `{split}` of their pattern, else by the folders of their images, else fractions."""
+def splits_of(
+    files: Files, pattern: str, paths: Iterable[str], images: Iterable[str] = (), rival: str | None = None
+) -> Fractions | str | tuple[str, ...] | None:
+    """Return the splits of these files, by the `{split}` of their pattern, else by the folders of their images, else fractions.
+
+    None if they are all splits of the pattern's files, those of `rival` left out: the source then reads a split that comes later.
+    """
     if "{split}" in pattern:
-        compiled = compile_pattern(pattern, "init")
-        return tuple(sorted({holes["split"] for path in paths if (holes := compiled.match_path(path)) is not None}))
+        compiled, other = compile_pattern(pattern, "init"), compile_pattern(rival or pattern, "init")
+        every = (path for path in files.paths() if rival is None or other.match_path(path) is None)
+        taken, there = (
+            {holes["split"] for path in some if (holes := compiled.match_path(path)) is not None}
+            for some in (paths, every)
+        )
+        return None if taken == there else tuple(sorted(taken))
     folders = {split_form(image.rpartition("/")[0]) for image in images}
     return f"{folders.pop()}/**" if len(folders) == 1 and "{split}" in min(folders) else FRACTIONS
 

@@ -50,7 +50,7 @@ def masks(files: Files) -> Iterator[Reading]:
         if not any(drawn) and named and pair.other.endswith((".jpg", ".jpeg")):
             lossy = f"{pair.other} may be the masks of {pair.image}, and JPEG does not keep class numbers: write masks as PNG"
         if all(drawn) and not all(images_drawn):
-            splits: Any = splits_of(pair.image, [one for one, _ in pair.files])
+            splits: Any = splits_of(files, pair.image, [one for one, _ in pair.files], rival=pair.other)
             sure = named and not _NOT_CLASSES.search(pair.other)
             doubts = [] if sure else [f"{pair.other} may hold classes, numbers of objects, depths or edges"]
             yield Reading("masks", Paired(pair.image, pair.other, splits=splits), doubts=doubts)
@@ -194,6 +194,10 @@ def _about_pairs(files: Files) -> tuple[list[str], list[str]]:
         if 5 * len({os.path.splitext(name)[0] for name in names}) < 4 * len(names):
             return [f"{folder}/ holds files of one name with several suffixes, as those of masks have"], []
     checks: list[str] = []
+    inner = [pair for pair in files.pairs if pair.image.rpartition("/")[0] == pair.other.rpartition("/")[0]]
+    for pair in [pair for pair in inner if "*" not in pair.names][:_SAMPLED]:
+        if len({_few_colors(files, path) for path in pair.files[0]}) > 1 or _show_one_scene(files, pair):
+            return [f"{pair.image} and {pair.other} have names that correspond, as images and what belongs to them"], []
     for pair in files.pairs:
         image, other = (path.rpartition("/")[0] for path in pair.files[0])
         if pair.names[0] == "*" != pair.names[1]:

@@ -153,7 +153,7 @@ def _proposals(files: Files, pattern: str, named: Sequence[_Head], answers: Sequ
         )
     of_split = [c for c in head.columns if _plain(c) in _SPLITS]
     by_column = [c for c in of_split if head.filled(c) and all(split_form(str(v)) == "{split}" for v in head.filled(c))]
-    table, splits = pattern, splits_of(pattern, [one.path for one in kept], head.images)
+    table, splits = pattern, splits_of(files, pattern, [one.path for one in kept], head.images)
     if by_column and len(named) == 1:
         table, splits = literal(head.path), by_column[0]
     known = {
