@@ -425,6 +425,15 @@ def test_a_split_that_comes_later_is_read_by_the_recipe(tmp_path):
     assert {entry.split for entry in source.scan(tmp_path).entries} == {"train", "val", "test"}
 
 
+def test_rare_colors_of_masks_are_classes_too(tmp_path):
+    for number, path in enumerate(lay_out(tmp_path, " ".join(f"images/{letter}#" for letter in "abcdefghij"))):
+        pixels = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
+        pixels[:20] = 200, number, 0
+        (tmp_path / "masks").mkdir(exist_ok=True)
+        Image.fromarray(pixels).save(tmp_path / "masks" / f"{Path(path).stem}.png")
+    assert len(detect(tmp_path).source.palette) == 41
+
+
 def test_depths_are_not_classes(tmp_path):
     for number, path in enumerate(lay_out(tmp_path, "image/#.png mask/#=0,1,2")):
         (tmp_path / "depth").mkdir(exist_ok=True)

@@ -14,7 +14,7 @@ from tfprep.sources.annotations.listing import ORPHAN
 from tfprep.sources.detection import Layout
 from tfprep.sources.detection.annotated import coco, labelme, other_tools, voc, yolo
 from tfprep.sources.detection.bundled import archives, arrays, videos
-from tfprep.sources.detection.facts import Facts, Reading, look
+from tfprep.sources.detection.facts import MOST_COLORS, Facts, Reading, look
 from tfprep.sources.detection.files import Files
 from tfprep.sources.detection.pictures import folders, masks, with_classes
 from tfprep.sources.detection.tables import tables
@@ -27,7 +27,7 @@ from tfprep.sources.splits import Fractions
 _RULES = (yolo, coco, voc, labelme, tables, archives, arrays, videos, masks, folders)
 _PIXELS = Pixels(background=(255, 255, 255)), Pixels(), Pixels(page=0)
 """What to do with images that do not become 8-bit RGB without loss."""
-MOST_PATTERNS, _NAMED, _MOST_READINGS = 6, 3, 3
+MOST_PATTERNS, _NAMED, _MOST_READINGS, _OF_COLORS = 6, 3, 3, 300
 _FEW_WRONG = 0.1
 """The share of samples that may be wrong, or have no objects. Of COCO's images 1 % have none; Ultralytics advise up to 10 %."""
 
@@ -147,6 +147,8 @@ def _fitted(forms: Sequence[Any], root: Path) -> tuple[Any, Facts, list[str]]:
     """Return the first form of a source with which samples can be built, facts about its samples, and what to check."""
     source, facts, checks = forms[0], look(forms[0], root), list[str]()
     if isinstance(source, Paired) and source.mask is not None:
+        if 1 < len(facts.mask_colors) <= MOST_COLORS:  # each color that is missed rejects the masks that have it
+            facts = look(source, root, _OF_COLORS)
         numbered, checks = with_classes(source, facts)
         source, facts = (numbered, look(numbered, root)) if numbered != source else (source, facts)
     of_pixels = [{"image": pixels} for pixels in _PIXELS if hasattr(source, "pixels")]

@@ -110,8 +110,8 @@ class Facts:
         return lines + [f"{reason}: {count}" for reason, count in self.tally.items()]
 
 
-def look(source: Source, root: Path) -> Facts:
-    """List all samples and open a few of them. Raises SourceError if the source does not fit the folder."""
+def look(source: Source, root: Path, samples: int = _SAMPLES) -> Facts:
+    """List all samples and open some of them. Raises SourceError if the source does not fit the folder."""
     listing = source.scan(root)
     facts = Facts(listing.kinds)
     places = {name: place for place, name in enumerate(listing.values)}
@@ -135,7 +135,7 @@ def look(source: Source, root: Path) -> Facts:
             objects.update(annotation["label"] for annotation in annotations if annotation.get("label") is not None)
             facts.empty[entry.split] += not annotations
         ranked = (-sample_hash(0, entry.key), number, entry)
-        (heapq.heappush if len(chosen) < _SAMPLES else heapq.heappushpop)(chosen, ranked)
+        (heapq.heappush if len(chosen) < samples else heapq.heappushpop)(chosen, ranked)
     for name, count in counts.items():
         facts.labels[name] = {label: count[n] for n, label in enumerate(listing.classes[name])}
     names = listing.classes.get("box_labels") or listing.classes.get("mask", ())[1:]
