@@ -302,6 +302,17 @@ def test_what_is_not_an_index_of_examples(tmp_path, content, compression, option
         index_tfrecords(str(tmp_path / arguments["shards"]), arguments["split"], arguments["out"])
 
 
+def test_a_shard_of_two_splits_and_wrong_options_are_refused(tmp_path):
+    """A version with such splits could not be opened; no process would ever take a shard."""
+    index(tmp_path, numbers(1), numbers(2))
+    with pytest.raises(DatasetError, match=r"1\.tfrecord is in two splits"):
+        index_tfrecords(str(tmp_path / "1.tfrecord"), "val")
+    for options in ({"workers": -1}, {"on_bad": "drop"}):
+        with pytest.raises(DatasetError, match=next(iter(options))):
+            index(tmp_path, **options)
+    assert numbers_of(tmp_path) == [1, 2]
+
+
 def test_a_dataset_that_tfprep_built_needs_no_index(photos):
     with pytest.raises(DatasetError, match="was built by tfprep; open it as it is"):
         index_tfrecords(str(photos.path))

@@ -10,6 +10,7 @@ continues. Nothing that readers use changes before the last step.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,6 +93,8 @@ def index_tfrecords(
     """
     if on_bad not in ("raise", "skip"):
         raise DatasetError(f"on_bad is 'raise' or 'skip', not {on_bad!r}")
+    if workers is not None and workers < 0:
+        raise DatasetError(f"workers is at least 0, not {workers}")
     found = find_source(os.fspath(source), split)
     beside = [found.folder / FEATURES_JSON] if FEATURES_JSON in names_in(found.folder) else []
     files = beside if features is None else [Path(features)]
@@ -103,6 +106,11 @@ def index_tfrecords(
         if old is not None and old.imported is None:
             raise DatasetError(f"{folder} holds a dataset that tfprep built; choose another folder for the index")
         shards = {**dict(_earlier_shards(folder, old, found.splits)), **found.splits}
+        counts = Counter(shard.path for of_split in shards.values() for shard in of_split)
+        if twice := [path for path, count in counts.items() if count > 1]:
+            raise DatasetError(
+                f"{twice[0]} is in two splits of {folder}: index the other one again without it first, or choose another folder"
+            )
         groups, scanned = _scanned(shards, work, workers, on_bytes)
         if on_bad == "raise":
             for key in found.splits:
