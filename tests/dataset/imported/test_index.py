@@ -394,12 +394,14 @@ def test_new_shards_may_change_shapes(tmp_path):
 
 
 def test_splits_are_added_one_by_one(tmp_path):
-    write(tmp_path / "a-train", numbers(*range(6)))
+    """A shard that is a link keeps its name, which is part of the keys."""
+    (tmp_path / "a-train").symlink_to(write(tmp_path.with_name(f"{tmp_path.name}-blob"), numbers(*range(6))))
     write(tmp_path / "b-val", [serialized({"n": n, "extra": 1}) for n in range(4)])
     index_tfrecords(str(tmp_path / "a-*"), "train")
     report = index_tfrecords(str(tmp_path / "b-*"), "val")
     assert report.scanned == ("b-val",)
     data = tfprep.open(tmp_path)
+    assert data.index("train")["key"][5].as_py() == "a-train#5"
     assert {name: split.samples for name, split in data.splits.items()} == {"train": 6, "val": 4}
     (batch,) = data.numpy_loader("val", 4, training=False)
     assert batch["n"].tolist() == [0, 1, 2, 3]

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+from urllib.parse import unquote
 
 from tfprep.dataset.imported.declared import FEATURES_JSON, INFO_JSON, Declared, read_declared
 from tfprep.dataset.imported.scan import Scanned, find_receipt, part_of, remove_parts, scan_shards, summarize
@@ -27,7 +28,6 @@ from tfprep.dataset.imported.shards import (
     find_source,
     missing_shards,
     name_below,
-    path_below,
     root_of,
 )
 from tfprep.dataset.imported.write import Content, Groups, write_imported
@@ -167,9 +167,10 @@ def _earlier_shards(folder: Path, old: Manifest | None, given: Collection[str]) 
     if old is None or old.imported is None:
         return
     root = root_of(version_folder(folder, 1), old)
+    root = root if is_remote(root) else Path(os.path.abspath(root))  # links are not resolved: shards keep their names
     for split, info in old.splits.items():
         versions = zip(info.files[0], old.imported.versions[split], strict=True)
-        before = [Shard(path_below(root, file.name), file.bytes, version) for file, version in versions]
+        before = [Shard(root / unquote(file.name), file.bytes, version) for file, version in versions]
         kept = [split in given or find_receipt(shard, folder / PRIVATE) for shard in before]
         yield split, [shard if is_kept else current(shard.path) for shard, is_kept in zip(before, kept, strict=True)]
 
