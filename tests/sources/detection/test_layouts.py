@@ -418,11 +418,37 @@ def test_words_that_come_again_in_the_cells_of_labels_are_named(tmp_path):
     assert any("check: 'clear primary' is taken for one class" in line for line in detect(tmp_path).lines())
 
 
-def test_a_split_that_comes_later_is_read_by_the_recipe(tmp_path):
-    lay_out(tmp_path, "train/a#.png trainannot/a#=0,1 val/b#.png valannot/b#=0,1")
+@pytest.mark.parametrize(("layout", "later"), [
+    ("train/a#.png trainannot/a#=0,1 val/b#.png valannot/b#=0,1", "test/c#.png testannot/c#=0,1"),
+    ("JPEGImages/a# JPEGImages/b# Annotations/a#.xml=voc Annotations/b#.xml=voc ImageSets/Main/train.txt=list:JPEGImages/a "
+     "ImageSets/Main/val.txt=list:JPEGImages/b",
+     "JPEGImages/c# Annotations/c#.xml=voc ImageSets/Main/test.txt=list:JPEGImages/c"),
+])  # fmt: skip
+def test_a_split_that_comes_later_is_read_by_the_recipe(tmp_path, layout, later):
+    lay_out(tmp_path, layout)
     source = detect(tmp_path).source
-    lay_out(tmp_path, "test/c#.png testannot/c#=0,1")
+    lay_out(tmp_path, later)
     assert {entry.split for entry in source.scan(tmp_path).entries} == {"train", "val", "test"}
+
+
+def test_files_that_ignore_names_are_not_built(tmp_path):
+    """Also those that are not among the few that are opened."""
+    paths = lay_out(tmp_path, " ".join(f"cat/{letter}# dog/{letter}_#" for letter in "abcdef"))
+    path = next(path for path in paths if path not in detect(tmp_path).facts.drawn)
+    with pytest.raises(SourceError, match="reads 1 files that --ignore names"):
+        detect(tmp_path, ignore=[path])
+
+
+def test_missing_images_are_counted_beside_what_is_left_out(tmp_path):
+    lay_out(tmp_path, " ".join(f"images/{letter}#" for letter in "abcdefghij"))
+    lay_out(tmp_path, "images/k# x.json=coco:images/ notes.csv=line")
+    content = coco_json([path.name for path in sorted((tmp_path / "images").iterdir())])
+    write(tmp_path, "x.json", json.dumps(content))
+    for number in range(3):
+        (tmp_path / f"images/b{number}.jpg").unlink()
+    assert "check: 3 of 44 files that the annotations name are not there" in "\n".join(
+        detect(tmp_path, ignore=["*.csv"]).lines()
+    )
 
 
 def test_rare_colors_of_masks_are_classes_too(tmp_path):

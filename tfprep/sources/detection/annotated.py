@@ -185,7 +185,7 @@ def voc(files: Files) -> Iterator[Reading]:
     if lists := next((place for place in places if place in files.names and "{" not in place), ""):
         names = [os.path.splitext(name)[0] for name in files.names[lists] if name.endswith(".txt")]
         own = [name for name in names if split_form(name) == "{split}" and name != "trainval"] or names
-        source = replace(source, sets=f"{lists}/{{split}}.txt", splits=tuple(own))
+        source = replace(source, sets=f"{lists}/{{split}}.txt", splits=tuple(own) if own != names else None)
     sides = ("SegmentationClass/**/*", "SegmentationObject/**/*", "ImageSets/**/*.txt", "labelmap.txt")
     yield Reading("voc", source, (note, *(below(prefix, side) for side in sides)), checks)
 

@@ -126,10 +126,11 @@ def _examine(proposal: Reading, files: Files, asked: bool) -> Reading:
     if unlabeled:
         checks.append(f"images of a test split have no labels, and are left out: {listed_files(sorted(unlabeled))}")
     if files.ignored:
-        checks.append(f"{files.ignored} files are left out by --ignore")
+        checks.append(f"{len(files.ignored)} files are left out by --ignore")
     doubts = [*proposal.doubts, *_doubts(source, facts)]
     there = sum(hash(path) in facts.used for path in every)  # copies of what is in Parquet are not files of the folder
-    if missing := len(facts.used) - there if there and not files.ignored else 0:
+    ignored = sum(hash(path) in facts.used for path in files.ignored)
+    if missing := len(facts.used) - there - ignored if there else 0:
         such = f"{missing} of {len(facts.used)} files that the annotations name are not there (rejected)"
         (doubts if missing > _FEW_WRONG * len(facts.used) else checks).append(such)
     header = "\n".join(files.lines("README.md")).partition("configs:")[2].partition("---")[0]  # of Hugging Face
@@ -137,8 +138,8 @@ def _examine(proposal: Reading, files: Files, asked: bool) -> Reading:
         doubts.append(f"README.md names the splits {', '.join(named)}, and this recipe draws new ones")
     if asked:
         checks, doubts = [*checks, *doubts], []
-    if files.ignored and any((files.root / path).is_file() for path in facts.drawn.keys() - {*every}):
-        doubts.append("the source reads files that --ignore names")
+    if ignored:
+        doubts.append(f"the source reads {ignored} files that --ignore names: move them out of the folder")
     left = [path for path in left if path not in unlabeled]
     return replace(proposal, source=source, facts=facts, checks=checks, doubts=doubts, left=left)
 
@@ -158,7 +159,7 @@ def _fitted(forms: Sequence[Any], root: Path) -> tuple[Any, Facts, list[str]]:
             found = look(other, root)
             source, facts = (other, found) if len(found.problems) < len(facts.problems) else (source, facts)
     if getattr(source, "pixels", None):
-        checks.append(f"most images opened can be built with {source.pixels['image']} only (pixels=)")
+        checks.append(f"images opened cannot all be built without {source.pixels['image']} (pixels=)")
     if "boxes" in facts.kinds and hasattr(source, "box_format"):
         checks.append(f"boxes are taken for {source.box_format} (box_format=)")
     if isinstance(source, Folder | Paired) and isinstance(source.splits, Fractions) and facts.dicom:

@@ -49,25 +49,25 @@ class Files:
     Attributes:
         root: The folder.
         names: The sorted names of the files in each folder with any; "" is the root.
-        ignored: The number of files that were left out.
+        ignored: The paths of the files that were left out.
         image_suffixes: The suffixes of what is an image here: in a folder of videos, a video.
     """
 
     root: Path
     names: Mapping[str, list[str]]
-    ignored: int = 0
+    ignored: Sequence[str] = ()
     image_suffixes: tuple[str, ...] = IMAGE_SUFFIXES
 
     @staticmethod
     def of(root: Path, ignore: Sequence[str] = ()) -> Files:
         """List the files, without those whose path fits a pattern of `fnmatch`. SourceError if a folder cannot be listed."""
         names: dict[str, list[str]] = {}
-        ignored = 0
+        ignored: list[str] = []
         for folder, of_folder in folders_in(root):
             data = [name for name in of_folder if may_hold_data(name)]
             kept = [name for name in data if not any(fnmatchcase(below(folder, name), pattern) for pattern in ignore)]
             names |= {folder: kept} if kept else {}
-            ignored += len(data) - len(kept)
+            ignored += [below(folder, name) for name in {*data}.difference(kept)] if ignore else []
         return Files(root, names, ignored)
 
     @cached_property
