@@ -106,6 +106,23 @@ def test_arrays_of_every_type_and_depth_are_turned(dtype):
             assert turned.flags.c_contiguous
 
 
+CHANNELS = {"RGB": 3, "L": 1, "CMYK": 4, "LA": 2, "RGBA": 4, "P": 3, "1": 1, "I;16": 1}
+
+
+@pytest.mark.parametrize(
+    ("form", "modes", "options"),
+    [
+        ("JPEG", ("RGB", "L", "CMYK"), {}),
+        ("JPEG", ("RGB", "L", "CMYK"), {"progressive": True, "icc_profile": bytes(150_000)}),
+        ("PNG", ("RGB", "L", "LA", "RGBA", "P", "1", "I;16"), {}),
+    ],
+)
+def test_headers_say_size_channels_and_bits(form, modes, options):
+    for mode in modes:
+        header = read_header(written(Image.new(mode, (300, 7)), form, **options))
+        assert header == (form.lower(), 7, 300, CHANNELS[mode], 16 if mode == "I;16" else 8)
+
+
 def test_files_that_are_cut_short_or_damaged_have_no_size():
     jpeg, png = empty("JPEG"), empty("PNG")
     damaged = [b"\xff\xd8\xff" + b"\xff" * 50, jpeg[:2] + b"\xff\xe0\0\0" * 40]

@@ -26,6 +26,7 @@ from tfprep import augment, codecs
 from tfprep.errors import LoaderError, RecordError, StalledPipelineError
 from tfprep.load.budget import PROCESS_BYTES
 from tfprep.load.reader.workers import ENTRY
+from tfprep.load.slots import MappedMemory, SharedMemory
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no memfd_create")
 
@@ -569,3 +570,13 @@ def test_close_gives_the_memory_back(data):
         assert "memfd:tfprep" not in Path("/proc/self/maps").read_text()
     finally:
         gc.enable()
+
+
+def test_memory_that_is_not_there_is_an_error():
+    memory = SharedMemory()
+    memory.allocate(4096)
+    mapped, size = MappedMemory(memory.fd), os.fstat(memory.fd).st_size
+    assert len(mapped.array(size - 64, (64,), "uint8")) == 64
+    for shape in ((65,), (-1,), (1 << 40,)):
+        with pytest.raises(ValueError, match="is not in the shared memory"):
+            mapped.array(size - 64, shape, "uint8")
