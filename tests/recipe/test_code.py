@@ -7,6 +7,7 @@ import json
 import linecache
 import os
 import re
+import runpy
 import subprocess
 import sys
 import textwrap
@@ -174,12 +175,16 @@ RECIPE = Recipe(
         "partial": functools.partial(weights, power=2),
         "method": Lift(2).__call__,
         "halved": halved,
+        "counted": blurring.counted,
+        "wrapped": blurring.wrapped,
     },
     store={"image": codecs.Jpeg()},
 )
 '''
 
 BLURRING = """
+import functools
+
 import numpy as np
 
 SIZE = 3
@@ -189,6 +194,20 @@ def blur(image):
 
 def other():
     return 1
+
+class Counted:
+    def __init__(self, function):
+        functools.update_wrapper(self, function)
+        self.function = function
+
+    def __call__(self, sample, generator):
+        return self.function(sample)
+
+@Counted
+def counted(sample):
+    "a text"
+
+wrapped = functools.update_wrapper(functools.partial(np.vectorize(counted.function)), counted)
 """
 TOOLS = """
 from package.base import LEAST
@@ -269,6 +288,7 @@ NO_CHANGES = [
     ("recipe.py", "import enum\n", '"""A text."""\n\nimport enum\n'),
     ("recipe.py", "source=sources.Folder(),\n", 'source=sources.Folder(),\n    variants={"val": 2},\n'),
     ("blurring.py", "SIZE = 3", "SIZE = 3  # pixels"),
+    ("blurring.py", "a text", "another text"),
 ]
 
 
@@ -532,6 +552,20 @@ def test_equal_functions_of_two_modules_are_two_functions(tmp_path):
     sys.path.remove(str(tmp_path))
     assert described[0]["code"] == described[1]["code"]
     assert described[0] != described[1]
+
+
+@pytest.mark.parametrize("name", ["numpy", "this", "__main__", "nowhere"])
+@pytest.mark.parametrize(("old", "new"), [("return K", "return -K"), ("K = 1", "K = 2")])
+def test_a_file_that_is_run_under_any_name_counts(tmp_path, name, old, new):
+    """Profilers, too, run a script under the name of a module that is another one."""
+    text = "K = 1\ndef blur(s, g): return K\n"
+    described = []
+    for changed in (text, text, text.replace(old, new)):
+        (tmp_path / "loaded.py").write_text(changed)
+        blur = runpy.run_path(str(tmp_path / "loaded.py"), run_name=name)["blur"]
+        recipe = Recipe("r", sources.Folder(), {"image": codecs.Jpeg()}, derive={"d": blur})
+        described.append(recipe.describe("train"))
+    assert described[0] == described[1] != described[2]
 
 
 def test_an_object_that_is_pickled_by_its_name_counts_with_its_module(tmp_path):

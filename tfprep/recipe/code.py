@@ -51,7 +51,9 @@ def has_file(name: str) -> bool:
 
 
 def is_users(value: FunctionType | type | ModuleType) -> bool:
-    """Return True if code is the user's: see `is_users_module`."""
+    """Return True if code is the user's: see `is_users_module`. Of a function its own file decides, not its module's name."""
+    if isinstance(value, FunctionType) and not value.__code__.co_filename.startswith("<"):
+        return not _is_installed(value.__code__.co_filename)
     return is_users_module(module_of(value))
 
 

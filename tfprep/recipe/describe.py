@@ -148,15 +148,24 @@ class _State(pickle.Pickler):
         return parts
 
     def reducer_override(self, value: Any) -> Any:
-        """Leave out what `functools.cached_property` has computed."""
-        names = getattr(value, "__dict__", ())
+        """Leave out what `functools.cached_property` has computed, and the texts that `functools.update_wrapper` copies."""
+        names = getattr(value, "__dict__", {})
         cached = {name for name in names if isinstance(getattr(type(value), name, None), functools.cached_property)}
+        cached |= names.keys() & set(functools.WRAPPER_ASSIGNMENTS)
         reduced = value.__reduce_ex__(4) if cached else None
         if not isinstance(reduced, tuple):
             return NotImplemented
         made_by, args, state, *items = (*reduced, None)[: max(3, len(reduced))]
-        if isinstance(state, dict):  # None stands for an object without attributes
-            state = {name: part for name, part in state.items() if name not in cached} or None
+
+        def kept(part: dict[str, Any]) -> dict[str, Any] | None:  # None stands for an object without attributes
+            return {name: item for name, item in part.items() if name not in cached} or None
+
+        if isinstance(state, dict):
+            state = kept(state)
+        elif isinstance(state, tuple):  # of a class with slots, or a `functools.partial`
+            state = tuple(
+                kept(part) if isinstance(part, dict) and part.keys() == names.keys() else part for part in state
+            )
         return made_by, args, state, *items
 
     def _definition(self, value: type | ModuleType) -> tuple[str, str]:
@@ -198,7 +207,8 @@ class _State(pickle.Pickler):
             self._description.no_source.add(f"function {function.__qualname__}")
             return ()
         self.trees.append(tree)
-        if has_file(module := module_of(function)):
+        module = module_of(function)  # a file that `runpy` or `importlib` ran may have the name of another module
+        if has_file(module) and function.__globals__.get("__file__") == sys.modules[module].__file__:
             self._description.modules.add(module)
             return ()
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
