@@ -439,6 +439,11 @@ def test_files_that_ignore_names_are_not_built(tmp_path):
         detect(tmp_path, ignore=[path])
 
 
+def test_a_folder_that_ignore_names_does_not_become_a_split(tmp_path):
+    lay_out(tmp_path, "images/train/a# images/val/b# images/extra/c# masks/train/a#=0,1 masks/val/b#=0,1")
+    assert detect(tmp_path, ignore=["images/extra/*"]).source.splits == ("train", "val")
+
+
 def test_missing_images_are_counted_beside_what_is_left_out(tmp_path):
     lay_out(tmp_path, " ".join(f"images/{letter}#" for letter in "abcdefghij"))
     lay_out(tmp_path, "images/k# x.json=coco:images/ notes.csv=line")

@@ -142,7 +142,7 @@ def splits_of(
     """
     if "{split}" in pattern:
         compiled, other = compile_pattern(pattern, "init"), compile_pattern(rival or pattern, "init")
-        every = (path for path in files.paths() if rival is None or other.match_path(path) is None)
+        every = (path for path in (*files.paths(), *files.ignored) if rival is None or other.match_path(path) is None)
         taken, there = (
             {holes["split"] for path in some if (holes := compiled.match_path(path)) is not None}
             for some in (paths, every)
