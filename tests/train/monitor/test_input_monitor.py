@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tfprep import train
+from tfprep import errors, train
 
 
 def _lines(folder):
@@ -194,3 +194,11 @@ def test_a_log_that_cannot_be_written_does_not_end_the_training(dense, pairs, tm
         pairs(20).batch(4), verbose=0, shuffle=False, callbacks=[train.InputMonitor(tmp_path, every_s=60)]
     )
     assert len(history.history["loss"]) == 1
+
+
+def test_a_function_that_would_keep_one_batch_is_refused(tf, tmp_path):
+    with train.InputMonitor(tmp_path) as monitor:
+        batches = monitor.watch(tf.data.Dataset.range(8))
+        with pytest.raises(errors.TrainError, match="pass it the batch"):
+            tf.function(lambda: next(batches))()
+        assert tf.function(lambda batch: batch + 0)(next(batches)) == 0

@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 
+from tfprep.errors import TrainError
 from tfprep.load.threads import CountingLoader, loader_of_this_thread
 from tfprep.train.backend import tensorflow_in_use
 from tfprep.train.monitor.waits import WaitClock
@@ -27,6 +28,9 @@ class TimedIterator(Iterator[Any]):
         self._clock = clock
 
     def __next__(self) -> Any:
+        if (tf := tensorflow_in_use()) is not None and not tf.executing_eagerly():
+            text = "a tf.function that takes a batch itself gets the same one in each step; pass it the batch"
+            raise TrainError(f"watch() measures a loop of Python: {text}")
         self._clock.asking()
         try:
             batch = next(self.source)
