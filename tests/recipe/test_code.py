@@ -361,7 +361,7 @@ INSIDE = {
             ("collections.OrderedDict(a=1)", "1", "2"),
             ("L([1])", "1", "2"), ("S('ab')", "ab", "ac"), ("F(2)", "2", "3"), ("np.ones(3).view(A)", "ones", "zeros"),
             ("M.A", "M.A", "M.B"), ("P(3)", "3", "4"), ("R(1)", "1", "2"), ("f", "f", "h"), ("E", "E", "R"),
-            ("math", "math", "re"),
+            ("math", "math", "re"), ("np.add", "add", "multiply"),
         )
     },
 }  # fmt: skip

@@ -8,6 +8,7 @@ modules that define the user's functions and classes in them, and of the user's 
 from __future__ import annotations
 
 import ast
+import copyreg
 import functools
 import hashlib
 import io
@@ -152,7 +153,7 @@ class _State(pickle.Pickler):
         names = getattr(value, "__dict__", {})
         cached = {name for name in names if isinstance(getattr(type(value), name, None), functools.cached_property)}
         cached |= names.keys() & set(functools.WRAPPER_ASSIGNMENTS)
-        reduced = value.__reduce_ex__(4) if cached else None
+        reduced = value.__reduce_ex__(4) if cached and type(value) not in copyreg.dispatch_table else None
         if not isinstance(reduced, tuple):
             return NotImplemented
         made_by, args, state, *items = (*reduced, None)[: max(3, len(reduced))]
