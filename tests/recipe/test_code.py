@@ -317,6 +317,7 @@ REFUSED = {
         "def f(p, s, g): return p.x", "functools.partial(f, collections.namedtuple('P', 'x y')(1, 2))",
         "the class P is not a variable of its module",
     ),
+    "an object that holds itself": (_FUNCTIONS, "make((lambda one: one.append(one) or one)([]))", "an object in it holds itself"),
     "a captured object of an extension": (_FUNCTIONS, "make(cv2.createCLAHE(2.0))", "cannot be described: .*CLAHE"),
     "a captured generator": (_FUNCTIONS, "make(np.random.default_rng(3))", "differs from process to process"),
 }  # fmt: skip

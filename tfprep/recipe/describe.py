@@ -93,9 +93,10 @@ class Description:
         except RecipeError:
             raise
         except Exception as error:  # whatever a class raises that cannot be pickled
+            reason = "an object in it holds itself" if "cyclic" in str(error) else error
             raise RecipeError(
                 "a recipe, and what its functions capture, holds plain values, arrays, dataclasses and functions; "
-                f"{kind.__qualname__} cannot be described: {error}. Make such an object in the function that needs it"
+                f"{kind.__qualname__} cannot be described: {reason}. Make such an object in the function that needs it"
             ) from error
         module, name = _name(value if isinstance(value, FunctionType) else kind)
         described = {"type": {"class": name, "module": module} if module else name}
