@@ -29,6 +29,7 @@ from tfprep.recipe.code import (
     digest_of,
     function_tree,
     has_file,
+    is_recipe,
     is_users,
     is_users_module,
     module_digests,
@@ -209,8 +210,9 @@ class _State(pickle.Pickler):
             self._description.no_source.add(f"function {function.__qualname__}")
             return ()
         self.trees.append(tree)
-        module = module_of(function)  # a file that `runpy` or `importlib` ran may have the name of another module
-        if has_file(module) and function.__globals__.get("__file__") == sys.modules[module].__file__:
+        module, file = module_of(function), function.__globals__.get("__file__")
+        # A file that `runpy` or `importlib` ran may have the name of another module. A recipe has that of its file.
+        if has_file(module) and (is_recipe(module) or file == sys.modules[module].__file__):
             self._description.modules.add(module)
             return ()
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
