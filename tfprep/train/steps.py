@@ -86,7 +86,7 @@ class TrainSteps:
         Where waits are not measured, a call that ran fewer than `steps_per_execution`, at the end of the data, counts as if it
         had run them all.
         """
-        return self.before + (self.clock.read().batches if self.measured else self._calls * self._steps_per_call)
+        return self.before + (self.clock.batches if self.measured else self._calls * self._steps_per_call)
 
     @property
     def traces(self) -> int:

@@ -82,6 +82,7 @@ def test_the_clock_tells_each_wait(timed, pairs, kind):
     assert waits.each_s[2] > 0.1
     assert waits.waited_s == pytest.approx(waits.each_s.sum())
     assert waits.window_s >= waits.waited_s
+    assert waits.each_s.base is None  # it keeps no waits of before
 
 
 def test_a_wait_that_crosses_a_border_counts_on_both_sides(timed, tf):

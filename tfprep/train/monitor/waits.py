@@ -39,7 +39,8 @@ class Waits:
         passed = {
             name: getattr(self, name) - getattr(before, name) for name in ("window_s", "batches", "waited_s", "images")
         }
-        return replace(self, **passed, each_s=self.each_s[before.batches :])
+        # A copy: a part of an array keeps all of it, and a monitor keeps a thousand of these.
+        return replace(self, **passed, each_s=self.each_s[before.batches :].copy())
 
     @property
     def share(self) -> float | None:
@@ -88,6 +89,11 @@ class WaitClock:
         self._asked_at: float | None = None
         self._running_since: float | None = None
 
+    @property
+    def batches(self) -> int:
+        """Batches that came."""
+        return len(self._each_s)
+
     def asking(self) -> None:
         """Note that the trainer requests a batch."""
         with self._lock:
@@ -129,7 +135,7 @@ class WaitClock:
             running_s = now - self._running_since if self._running_since is not None else 0.0
             return Waits(
                 window_s=self._active_s + running_s,
-                batches=len(self._each_s),
+                batches=self.batches,
                 waited_s=self.waited_s + pending_s,
                 images=self._images,
                 pending_s=pending_s,
