@@ -29,7 +29,7 @@ from tfprep.errors import DatasetError, TfprepError
 from tfprep.images.headers import read_header
 from tfprep.images.pillow import MAX_PIXELS
 from tfprep.limits import usable_cpus
-from tfprep.pool import Died, Done, Mark, Pool, Progress
+from tfprep.pool import Died, Done, Mark, Pool
 from tfprep.records import example
 from tfprep.records.example import BYTES, FLOAT, INT64, NO_LIST, ExampleError, Span, find_features
 from tfprep.records.framing import FRAME_BYTES, HEADER_BYTES, Found, find_records
@@ -218,7 +218,7 @@ def scan_shards(
     """
     if workers is None:
         workers = usable_cpus() if sum(shard.bytes for shard in shards) >= FEW_BYTES else 0
-    receipts, read = dict[Shard, Scanned](), dict.fromkeys(shards, 0)
+    receipts, read, total = dict[Shard, Scanned](), dict.fromkeys(shards, 0), 0
     with closing(Pool(_ENTRY, folder, min(workers, len(shards)))) as pool:
         for shard in sorted(shards, key=lambda shard: -shard.bytes):
             pool.submit(shard)
@@ -226,12 +226,13 @@ def scan_shards(
             if isinstance(event, Died):
                 path = event.task.content.path
                 raise DatasetError(f"the process that read {path} died ({event.reason}); run the command again")
-            if isinstance(event, Progress):
-                read[event.task.content] = event.item or 0
-            elif isinstance(event, Done):
-                read[event.task.content] = event.task.content.bytes
+            if isinstance(event, Done):
                 receipts[event.task.content] = event.result
-            on_bytes(sum(read.values()))
+            if event is not None:
+                shard = event.task.content
+                now = shard.bytes if isinstance(event, Done) else event.item or 0
+                read[shard], total = now, total + now - read[shard]
+            on_bytes(total)
     return receipts
 
 
