@@ -193,10 +193,16 @@ def test_a_contact_sheet_of_any_class_numbers(make_dataset):
 def test_boxes_have_the_color_of_their_class_and_the_sheet_its_name(make_dataset):
     def make(rng, number):
         boxes = np.array([[4, 4, 20, 20], [30, 6, 44, 22]], np.float32)
-        return {"image": np.full((32, 48, 3), 99, np.uint8), "boxes": boxes, "box_labels": np.array([1, 2])}
+        tags = np.array([1, 0], np.float32)  # a number for each of two classes, not for each box
+        return {
+            "image": np.full((32, 48, 3), 99, np.uint8),
+            "boxes": boxes,
+            "tags": tags,
+            "box_labels": np.array([1, 2]),
+        }
 
-    kinds = {"image": "image", "boxes": "boxes", "box_labels": "label"}
-    codec = {"image": codecs.Raw(), "boxes": codecs.Scalar(), "box_labels": codecs.Scalar()}
+    kinds = {"image": "image", "boxes": "boxes", "tags": "label", "box_labels": "label"}
+    codec = {"image": codecs.Raw(), **dict.fromkeys(("boxes", "tags", "box_labels"), codecs.Scalar())}
     made = make_dataset(samples={"train": 2}, fields=tuple(kinds), make=make, kinds=kinds, codec=codec)
     data = open_dataset(str(made.path))
     sheet = np.asarray(contact_sheet(data, "train", samples=2, panel_px=48))

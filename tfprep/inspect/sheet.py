@@ -113,18 +113,20 @@ def _channels_of(data: Dataset, name: str) -> Sequence[str]:
 
 def _drawn_classes(data: Dataset, sample: Mapping[str, Any]) -> Iterator[tuple[str, int, str]]:
     """Yield the field, number and name of each class whose color a sample shows: of masks, and of the labels of boxes."""
-    for name, spec in _fields(data, sample).items():
-        if spec.kind == "mask" or (spec.kind == "boxes" and _labels_of(_fields(data, sample), sample, name)):
-            field = name if spec.kind == "mask" else _labels_of(_fields(data, sample), sample, name)
+    fields = _fields(data, sample)
+    for name, spec in fields.items():
+        field = name if spec.kind == "mask" else _labels_of(fields, sample, name) if spec.kind == "boxes" else ""
+        if field:
             classes = data.manifest.classes.get(field, ())
             for number in np.unique(np.asarray(sample[field])).tolist():
                 yield field, number, classes[number] if 0 <= number < len(classes) else f"{field} {number}"
 
 
 def _labels_of(fields: Mapping[str, FieldSpec], sample: Mapping[str, Any], boxes: str) -> str:
-    """Return the labels that have a row for each box; "" where there are none."""
+    """Return the labels that have a class number for each box; "" where there are none."""
     rows = len(np.asarray(sample[boxes]))
-    labels = (name for name, spec in fields.items() if spec.kind == "label" and len(spec.shape) == 1)
+    lists = [name for name, spec in fields.items() if spec.kind == "label" and len(spec.shape) == 1]
+    labels = (name for name in lists if not fields[name].dtype.startswith("float"))  # a vector has a row for each class
     return next((name for name in labels if len(np.atleast_1d(sample[name])) == rows), "")
 
 
