@@ -136,9 +136,6 @@ def show_command(
     text.echo(f"{path}: {sheet.width} x {sheet.height} pixels")
 
 
-_CLASSES_SHOWN = 20
-
-
 @click.command("stats")
 @click.argument("folder")
 @option(
@@ -156,6 +153,7 @@ def stats_command(folder: str, samples: int, html: Path | None, as_json: bool) -
     from tfprep.storage.urls import durable_write
 
     data = open_dataset(folder)
+    counts = data.manifest.class_counts
     with text.progress(" samples") as on_sample:
         stats = statistics_of(data, most_samples=samples, on_sample=on_sample)
     try:
@@ -165,18 +163,18 @@ def stats_command(folder: str, samples: int, html: Path | None, as_json: bool) -
     if html:
         durable_write(html, report_page(data, stats, leaks))
     if as_json:
-        text.print_json({**asdict(stats), "duplicates": leaks and asdict(leaks.counts)})
+        text.print_json({**asdict(stats), "class_counts": counts, "duplicates": leaks and asdict(leaks.counts)})
         return
-    text.echo("\n".join([f"{data.name} in {folder}", *_stats_lines(stats)]))
+    text.echo("\n".join([f"{data.name} in {folder}", *_stats_lines(data.manifest, stats)]))
     if leaks:
-        counts = leaks.counts
-        across, within = max(counts.near_across, counts.exact_across), max(counts.near_within, counts.exact_within)
+        pairs = leaks.counts
+        across, within = max(pairs.near_across, pairs.exact_across), max(pairs.near_within, pairs.exact_within)
         text.echo(f"Pairs of like pictures: {across:,} across splits, {within:,} within one; tfprep check shows them")
     if html:
         text.echo(f"Charts and pictures: {html}")
 
 
-def _stats_lines(stats: DatasetStats) -> Iterator[str]:
+def _stats_lines(manifest: Manifest, stats: DatasetStats) -> Iterator[str]:
     from tfprep.dataset.index import MOST_INSPECTED
 
     read = [f"{split} {stats.measured[split]:,} of {count:,}" for split, count in stats.samples.items()]
@@ -189,13 +187,8 @@ def _stats_lines(stats: DatasetStats) -> Iterator[str]:
             smallest, _, median, _, largest = (f"{value:.4g}" for value in statistics.quartiles)
             rows.append((name, split, smallest, median, largest, stats.units[name]))
     yield text.table(rows)
-    for field, classes in stats.class_counts.items():
-        splits = list(next(iter(classes.values()), {}))
-        yield text.table(
-            [(field, *splits), *((name, *of.values()) for name, of in list(classes.items())[:_CLASSES_SHOWN])]
-        )
-        if len(classes) > _CLASSES_SHOWN:
-            yield f"  ... and {len(classes) - _CLASSES_SHOWN} more"
+    if manifest.class_counts:
+        yield _classes(manifest)
     for group in stats.rejected:
         yield f"Rejected: {group.count:,} at {group.stage}{f' of {group.field}' if group.field else ''}: {group.error}"
 

@@ -1,4 +1,4 @@
-"""Statistics of a dataset: counts from its manifest and index, and what is measured on the images of variant 0."""
+"""Statistics of a dataset: sizes from its index, what is measured on the images of variant 0, and rejected samples by reason."""
 
 from __future__ import annotations
 
@@ -47,7 +47,6 @@ class DatasetStats:
     Attributes:
         samples: Number of samples by split.
         measured: Number of samples by split whose records were read.
-        class_counts: By field, class and split: samples of a label, pixels of a mask.
         distributions: By quantity, such as "brightness", then by split.
         units: The unit of each quantity.
         rejected: Rejected inputs by reason.
@@ -55,7 +54,6 @@ class DatasetStats:
 
     samples: Mapping[str, int]
     measured: Mapping[str, int]
-    class_counts: Mapping[str, Mapping[str, Mapping[str, int]]]
     distributions: Mapping[str, Mapping[str, Distribution]]
     units: Mapping[str, str]
     rejected: Sequence[RejectedGroup]
@@ -98,13 +96,6 @@ def statistics_of(
     return DatasetStats(
         samples={split: info.samples for split, info in data.splits.items()},
         measured={split: len(rows) for split, rows in positions.items()},
-        class_counts={
-            field: {
-                name: {split: counts[number] for split, counts in by_split.items()}
-                for number, name in enumerate(data.manifest.classes[field])
-            }
-            for field, by_split in data.manifest.class_counts.items()
-        },
         distributions={name: _distributions(values[name]) for name in UNITS if any(map(len, values[name].values()))},
         units=UNITS,
         rejected=rejected_groups(data),

@@ -98,7 +98,7 @@ def report_page(data: Dataset, stats: DatasetStats, leaks: Leaks | None, facts: 
         ],
         stats=stats,
         facts=facts,
-        classes=[_class_table(data, stats, name) for name in stats.class_counts],
+        classes=[_class_table(data, name) for name in data.manifest.class_counts],
         leaks=leaks,
         pairs=_with_pictures(data, leaks, [one for one in leaks.pairs if one.straddles][:_MOST_PAIRS]) if leaks else [],
         pictures=pictures_of(data, places, _PICTURE_PX),
@@ -112,16 +112,15 @@ def report_page(data: Dataset, stats: DatasetStats, leaks: Leaks | None, facts: 
 # --- counts -----------------------------------------------------------------------------------------------------------
 
 
-def _class_table(data: Dataset, stats: DatasetStats, name: str) -> dict[str, Any]:
+def _class_table(data: Dataset, name: str) -> dict[str, Any]:
     """The counts of each class by split. Of many classes, the most common and the rarest."""
-    counts = stats.class_counts[name]
-    splits = list(next(iter(counts.values()), {}))
-    totals = {split: sum(of_class[split] for of_class in counts.values()) or 1 for split in splits}
+    by_split, classes = data.manifest.class_counts[name], data.manifest.classes[name]
+    totals = [sum(counts) or 1 for counts in by_split.values()]
     rows: list[dict[str, Any]] = [
-        {"name": label, "counts": list(of.values()), "shares": [of[split] / totals[split] for split in splits]}
-        for label, of in counts.items()
+        {"name": label, "counts": counts, "shares": [n / total for n, total in zip(counts, totals, strict=True)]}
+        for label, *counts in zip(classes, *by_split.values(), strict=True)
     ]
-    missing = [(split, sum(not of[split] for of in counts.values())) for split in splits]
+    missing = [(split, sum(not count for count in counts)) for split, counts in by_split.items()]
     left_out = max(0, len(rows) - _COMMON_CLASSES - _RARE_CLASSES)
     if left_out:
         rows.sort(key=lambda row: -sum(row["counts"]))
@@ -129,11 +128,11 @@ def _class_table(data: Dataset, stats: DatasetStats, name: str) -> dict[str, Any
     return {
         "name": name,
         "unit": "pixels" if name in data.fields and data.fields[name].kind == "mask" else "samples",
-        "splits": splits,
+        "splits": list(by_split),
         "largest": max((share for row in rows for share in row["shares"]), default=0) or 1,
         "rows": rows,
         "left_out": left_out,
-        "classes": len(counts),
+        "classes": len(classes),
         "missing": [(split, count) for split, count in missing if count],
     }
 
