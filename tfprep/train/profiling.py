@@ -16,36 +16,31 @@ from tfprep.train.backend import require_backend
 _LOG = logging.getLogger("tfprep.train")
 
 
-def profile(log_dir: str | Path = "logs", *, steps: tuple[int, int] = (10, 20)) -> Profile:
-    """Profile some train steps of a `fit`.
+class profile(keras.callbacks.Callback):  # type: ignore[misc] # named like the functions beside it
+    """A Keras callback that profiles some train steps of a `fit`.
 
-    The callback writes `<log_dir>/plugins/profile/<time>/*.xplane.pb`, which TensorBoard shows on its page *Profile* (with
+    It writes `<log_dir>/plugins/profile/<time>/*.xplane.pb`, which TensorBoard shows on its page *Profile* (with
     `pip install xprof`): the timeline, and the shares of input, accelerator and Python. Profiled steps are somewhat slower.
 
     Args:
         log_dir: Folder for the profile.
         steps: The first and the last step, counted from 1, both included.
 
-    Returns:
-        A Keras callback; its `folder` is set after the last of the steps.
+    Attributes:
+        folder: Where the profile is; None until the last of the steps.
 
     Raises:
         TrainError: `steps` is wrong, or Keras does not run on TensorFlow.
     """
-    pair = steps if isinstance(steps, (tuple, list)) and len(steps) == 2 else (0, 0)
-    if not 1 <= pair[0] <= pair[1]:
-        raise TrainError(f"steps are (first, last) with 1 <= first <= last, got {steps!r}; for example (10, 20)")
-    return Profile(Path(log_dir), *pair)
 
-
-class Profile(keras.callbacks.Callback):  # type: ignore[misc]
-    """The callback that `profile` returns; `folder` is where the profile is, and None until the last step."""
-
-    def __init__(self, log_dir: Path, first: int, last: int) -> None:
+    def __init__(self, log_dir: str | Path = "logs", *, steps: tuple[int, int] = (10, 20)) -> None:
         super().__init__()
         require_backend("profile", "tensorflow")
+        pair = steps if isinstance(steps, (tuple, list)) and len(steps) == 2 else (0, 0)
+        if not 1 <= pair[0] <= pair[1]:
+            raise TrainError(f"steps are (first, last) with 1 <= first <= last, got {steps!r}; for example (10, 20)")
         self.folder: Path | None = None
-        self._log_dir, self._first, self._last = log_dir, first, last
+        self._log_dir, (self._first, self._last) = Path(log_dir), pair
         self._mark: Any = None
         self._running = False
         self._before: set[Path] = set()

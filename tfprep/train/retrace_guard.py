@@ -6,8 +6,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -137,21 +136,9 @@ def _named(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
 # --- how two calls differ
 
 
-@dataclass(frozen=True)
-class Leaf:
-    """One value of a call: dtype and shape of a tensor or array (None for an unknown axis or rank), or a Python `value`."""
-
-    dtype: str = ""
-    shape: tuple[int | None, ...] | None = None
-    value: str = ""
-
-    def __str__(self) -> str:
-        if self.value:
-            return f"Python value {self.value}"
-        return f"{self.dtype} of shape {'unknown' if self.shape is None else self.shape}"
-
-
-Signature = Mapping[str, Leaf]
+Leaf: TypeAlias = "tf.TensorSpec | str"
+"""One value of a call: dtype and shape of a tensor or array, or a Python value as text."""
+Signature: TypeAlias = Mapping[str, Leaf]
 
 
 def signature(arguments: Mapping[str, Any]) -> Signature:
@@ -167,21 +154,28 @@ def differences(before: Signature, now: Signature) -> list[str]:
 
 def _difference(path: str, before: Leaf | None, now: Leaf | None) -> str:
     if before is None or now is None:
-        return f"{path}: {before or 'absent'} before, {now or 'absent'} now; always pass the same structure"
-    if now.value or before.value:
+        fix = "always pass the same structure"
+    elif isinstance(before, str) or isinstance(now, str):
         fix = "each new Python value is a new trace, so pass it as a tensor (tf.constant)"
     elif before.dtype != now.dtype:
         fix = "cast it in the dataset"
-    elif before.shape and now.shape and _shrinks(before.shape, now.shape):
+    elif _shrinks(before.shape, now.shape):
         fix = "the partial last batch: use batch(..., drop_remainder=True)"
     else:
         fix = "pad or resize to one shape, or give the function an input_signature with None for that axis"
-    return f"{path}: {before} before, {now} now; {fix}"
+    return f"{path}: {_in_words(before)} before, {_in_words(now)} now; {fix}"
 
 
-def _shrinks(before: tuple[int | None, ...], now: tuple[int | None, ...]) -> bool:
+def _shrinks(before: tf.TensorShape, now: tf.TensorShape) -> bool:
     """Return True for a call that differs only in a smaller batch."""
-    return before[1:] == now[1:] and before[0] is not None and now[0] is not None and now[0] < before[0]
+    (first, *rest), (now_first, *now_rest) = (shape.as_list() if shape.rank else [None] for shape in (before, now))
+    return first is not None and now_first is not None and now_first < first and rest == now_rest
+
+
+def _in_words(leaf: Leaf | None) -> str:
+    if leaf is None or isinstance(leaf, str):
+        return "absent" if leaf is None else f"Python value {leaf}"
+    return f"{leaf.dtype.name} of shape {'unknown' if leaf.shape.rank is None else tuple(leaf.shape.as_list())}"
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Leaf]]:
@@ -193,15 +187,8 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Leaf]]:
             yield from _leaves(f"{path}[{index}]", inside)
     elif isinstance(value, (tf.data.Iterator, tf.data.Dataset)):
         yield from _leaves(f"elements of {path}", value.element_spec)
-    else:
-        yield path, _leaf(value)
-
-
-def _leaf(value: Any) -> Leaf:
-    dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
-    if isinstance(value, (bool, int, float, str, bytes, np.generic)) or dtype is None:
+    elif isinstance(value, (bool, int, float, str, bytes, np.generic)) or getattr(value, "dtype", None) is None:
         text = repr(value)
-        return Leaf(value=text if len(text) <= 60 else f"{text[:57]}...")
-    if isinstance(shape, tf.TensorShape):
-        shape = tuple(shape.as_list()) if shape.rank is not None else None
-    return Leaf(dtype=tf.as_dtype(dtype).name, shape=shape)
+        yield path, text if len(text) <= 60 else f"{text[:57]}..."
+    else:
+        yield path, tf.TensorSpec(getattr(value, "shape", None), value.dtype)
