@@ -16,7 +16,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -29,7 +29,7 @@ from loader_data import contents
 
 BATCH, SIZE = 64, 224
 Read = Callable[[list[int]], Any]
-"""Reads the samples of these numbers, one by one or together."""
+"""Reads a batch: the samples of these numbers, one by one or together."""
 
 
 def main() -> None:
@@ -73,25 +73,20 @@ def measured(folder: Path, reading: str, seconds: float) -> float | None:
         return None
     read, count = make(folder)
     rng = np.random.default_rng(0)
-    read(rng.permutation(count)[: min(count, 20 * BATCH)].tolist())  # opens files, compares checksums, fills buffers
+
+    def seconds_of(numbers: list[int]) -> float:
+        began = time.process_time()
+        for first in range(0, len(numbers), BATCH):
+            batch = read(numbers[first : first + BATCH])  # noqa: F841 # its memory lives on during the next, as in training
+        return time.process_time() - began
+
+    seconds_of(rng.permutation(count)[: 20 * BATCH].tolist())  # opens files, compares checksums, fills buffers
     samples, spent, end = 0, 0.0, time.monotonic() + seconds
     while time.monotonic() < end:
         numbers = rng.permutation(count)[: 4 * BATCH].tolist()
-        began = time.process_time()
-        read(numbers)
-        spent += time.process_time() - began
+        spent += seconds_of(numbers)
         samples += len(numbers)
     return spent / samples * 1e6
-
-
-def batches(numbers: list[int]) -> list[list[int]]:
-    return [numbers[first : first + BATCH] for first in range(0, len(numbers), BATCH)]
-
-
-def consume(read: Iterable[Any]) -> None:
-    """Read batch after batch; the memory of a batch is let go before the next one but one, as in training."""
-    for _ in read:
-        pass
 
 
 # --- tfprep -------------------------------------------------------------------------------------------------------------------
@@ -105,12 +100,12 @@ def samples_of(folder: Path) -> Any:
 
 def one_by_one(folder: Path) -> tuple[Read, int]:
     samples = samples_of(folder)
-    return lambda numbers: consume([samples[number] for number in batch] for batch in batches(numbers)), len(samples)
+    return lambda numbers: [samples[number] for number in numbers], len(samples)
 
 
 def together(folder: Path) -> tuple[Read, int]:
     samples = samples_of(folder)
-    return lambda numbers: consume(samples.__getitems__(batch) for batch in batches(numbers)), len(samples)
+    return samples.__getitems__, len(samples)
 
 
 def numpy_loader(folder: Path) -> tuple[Read, int]:
@@ -121,7 +116,7 @@ def numpy_loader(folder: Path) -> tuple[Read, int]:
         "train", BATCH, fields=["image", "label"], cache=False, workers="threads", prefetch=2
     )
     stream = iter(loader.repeat())
-    return lambda numbers: consume(next(stream) for _ in batches(numbers)), loader.pipeline.schedule.size
+    return lambda numbers: next(stream), loader.pipeline.schedule.size
 
 
 # --- others -------------------------------------------------------------------------------------------------------------------
@@ -139,9 +134,7 @@ def array_record(folder: Path) -> tuple[Read, int]:
         writer.close()
     source = ArrayRecordDataSource(str(path))
     decode = decoder(folder.name)
-    return lambda numbers: consume(
-        [decode(data) for data in source.__getitems__(batch)] for batch in batches(numbers)
-    ), len(source)
+    return lambda numbers: [decode(data) for data in source.__getitems__(numbers)], len(source)
 
 
 def decoder(form: str) -> Callable[[bytes], Any]:

@@ -244,32 +244,11 @@ def ffcv(folder: Path) -> Iterator[Any]:
 
 def dali(folder: Path) -> Iterator[Any]:
     """`decoders.image_random_crop`, `resize` and `flip` on the CPU, from the records of the cut."""
-    from nvidia.dali import fn, pipeline_def, tfrecord, types
+    import peer_dali
 
-    shards = tfprep.open(folder / "photos cut").split("train").files[0]
-    files = [str(tfprep.open(folder / "photos cut").path / shard.name) for shard in shards]
-    features = {
-        "image": tfrecord.FixedLenFeature((), tfrecord.string, ""),
-        "label": tfrecord.FixedLenFeature([1], tfrecord.int64, -1),
-    }
-
-    @pipeline_def(batch_size=BATCH["photos"], num_threads=os.cpu_count(), device_id=None, seed=0, exec_dynamic=True)
-    def photos() -> Any:
-        record = fn.readers.tfrecord(
-            path=files,
-            index_path=[f"{file}.idx" for file in files],
-            features=features,
-            random_shuffle=True,
-            initial_fill=1000,
-        )
-        window = {"random_area": (0.08, 1.0), "random_aspect_ratio": (3 / 4, 4 / 3)}
-        pixels = fn.decoders.image_random_crop(record["image"], device="cpu", adjust_orientation=False, **window)
-        pixels = fn.resize(pixels, resize_x=SIZE, resize_y=SIZE, interp_type=types.INTERP_LINEAR, antialias=True)
-        return fn.flip(pixels, horizontal=fn.random.coin_flip()), record["label"]
-
-    pipeline = photos()
-    pipeline.build()
-    return iter(pipeline.run, None)
+    data = tfprep.open(folder / "photos cut")
+    files = [data.path / shard.name for shard in data.split("train").files[0]]
+    return peer_dali.batches(files, "jpeg", BATCH["photos"], os.cpu_count() or 1, window=SIZE)
 
 
 if __name__ == "__main__":

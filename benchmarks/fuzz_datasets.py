@@ -27,9 +27,9 @@ import harness
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from PIL import Image
 
 import tfprep
+from tests.photos import write_photos
 from tfprep import Recipe, codecs, sources
 from tfprep.builder import BuildOptions, build
 from tfprep.dataset.manifest import digest_of, seal
@@ -46,11 +46,8 @@ VALUES: tuple[Any, ...] = (
 
 def make_dataset(folder: Path) -> Path:
     """Builds a dataset of 24 small images of two classes, in two splits, with labels."""
-    draws = np.random.default_rng(0)
-    for number in range(24):
-        path = folder / "raw" / ["train", "val"][number % 4 == 0] / ["cat", "dog"][number % 2] / f"{number:02d}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(draws.integers(0, 256, (12, 16, 3), np.uint8)).save(path)
+    places = [f"{split}/{label}" for split in ("train", "train", "train", "val") for label in ("cat", "dog")]
+    write_photos(folder / "raw", 24, labels=places, noise=(12, 16))
     recipe = Recipe(
         name="fuzz",
         source=sources.Folder("{split}/{label}/**"),

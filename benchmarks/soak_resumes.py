@@ -25,16 +25,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import cv2
 import harness
-import loader_data
 import numpy as np
 
 import tfprep
+from tests.photos import write_photos
 from tfprep import Recipe, augment, codecs, sources
 from tfprep.load import Buckets
 
-BATCH, EPOCHS, IMAGES = 8, 3, 61
+BATCH, EPOCHS = 8, 3
 SHAPES = ((224, 150), (160, 160), (140, 224), (224, 200))
 SQUARE = [augment.Resize(32, 32)]
 CASES: dict[str, dict[str, Any]] = {
@@ -83,19 +82,14 @@ def run(options: Any) -> None:
 
 
 def write_dataset(folder: Path) -> Any:
-    """Build 61 images of three shapes, in three classes with three variants: no epoch is a whole number of batches."""
-    loader_data.raw_files(folder / "raw", IMAGES)
-    for number, path in enumerate(sorted((folder / "raw").glob("*.png"))):
-        height, width = SHAPES[number % len(SHAPES)]
-        cv2.imwrite(str(path), cv2.imread(str(path))[:height, :width])
-    table = folder / "raw" / "samples.csv"
-    header, *rows = table.read_text().splitlines()
-    table.write_text(
-        "\n".join([header, *(f"{row.split(',')[0]},{number % 3}" for number, row in enumerate(rows))]) + "\n"
-    )
+    """Build 61 images of four shapes, in three classes with three variants: no epoch is a whole number of batches."""
+    for number, shape in enumerate(SHAPES):
+        write_photos(
+            folder / "raw", 15 + (number == 0), f"{{label}}/{number}-{{number}}.png", labels="abc", noise=shape
+        )
     recipe = Recipe(
         "resumes",
-        sources.Table("samples.csv", "{number}.png", label="label", key="number"),
+        sources.Folder("{label}/*"),
         {"image": codecs.Jpeg(95), "label": codecs.Scalar()},
         geometry=[augment.Resize(longer=32), augment.Flip()],
         variants={"train": 3},

@@ -32,13 +32,20 @@ def _shard(items: Sequence[Item], path: Path, form: str) -> None:
         writer = records.RecordWriter(file)
         for photo, label in items:
             writer.write(records.encode({"image": encoded(photo, form), "label": np.array([label], np.int64)})[0])
-    path.with_suffix(".idx").write_text(records.format_index(writer.frames))
+    Path(f"{path}.idx").write_text(records.format_index(writer.frames))
 
 
 def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
-    from nvidia.dali import fn, pipeline_def, tfrecord
+    return batches(sorted(out.glob("*.tfrecord")), form, batch_size, workers)
 
-    files, indexes = ([str(path) for path in sorted(out.glob(pattern))] for pattern in ("*.tfrecord", "*.idx"))
+
+def batches(files: Sequence[Path], form: str, batch_size: int, workers: int, window: int = 0) -> Iterator[Any]:
+    """Arrays over DALI's own memory, which are valid until the next batch.
+
+    Whole images of one size, or random windows of `window` pixels, which are flipped at random. A file's index is beside it.
+    """
+    from nvidia.dali import fn, pipeline_def, tfrecord, types
+
     features = {
         "image": tfrecord.FixedLenFeature((), tfrecord.string, ""),
         "label": tfrecord.FixedLenFeature([1], tfrecord.int64, -1),
@@ -47,18 +54,22 @@ def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
     @pipeline_def(batch_size=batch_size, num_threads=workers, device_id=None, seed=0, exec_dynamic=True)  # type: ignore[misc]
     def images() -> Any:
         record = fn.readers.tfrecord(
-            path=files, index_path=indexes, features=features, random_shuffle=True, initial_fill=SHUFFLE
+            path=[str(path) for path in files],
+            index_path=[f"{path}.idx" for path in files],
+            features=features,
+            random_shuffle=True,
+            initial_fill=SHUFFLE,
         )
         if form == "raw":
             return fn.reinterpret(record["image"], shape=[CROP, CROP, 3]), record["label"]
-        return fn.decoders.image(record["image"], device="cpu", adjust_orientation=False), record["label"]
+        if not window:
+            return fn.decoders.image(record["image"], device="cpu", adjust_orientation=False), record["label"]
+        drawn = {"random_area": (0.08, 1.0), "random_aspect_ratio": (3 / 4, 4 / 3)}
+        pixels = fn.decoders.image_random_crop(record["image"], device="cpu", adjust_orientation=False, **drawn)
+        pixels = fn.resize(pixels, resize_x=window, resize_y=window, interp_type=types.INTERP_LINEAR, antialias=True)
+        return fn.flip(pixels, horizontal=fn.random.coin_flip()), record["label"]
 
     pipeline = images()
     pipeline.build()
-    return _batches(pipeline)
-
-
-def _batches(pipeline: Any) -> Iterator[Any]:
-    """Arrays over DALI's own memory, which are valid until the next batch."""
     while True:
         yield tuple(np.asarray(part.as_tensor()) for part in pipeline.run())
