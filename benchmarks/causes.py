@@ -283,7 +283,7 @@ def monitored(source: str, cause: str, folder: Path) -> tuple[str, str]:
         else:
             fitted(monitor, feed, validation, cause)
         total = monitor.total()
-    return (total.causes[0].kind if total else "none"), monitor.summary
+    return (total.cause if total else "none"), monitor.summary
 
 
 def fitted(monitor: Any, feed: Any, validation: Any, cause: str) -> None:
@@ -338,7 +338,7 @@ def benched(cause: str, folder: Path) -> tuple[str, str]:
         options = BenchOptions(batch_size=BATCH, rounds=1, seconds=0.8, loader=loader)
         result = bench(dataset_of(cause, folder), options, step_s=0.2 if cause == "step" else None)
     found = result.against or result.limit
-    return found.causes[0], found.limit
+    return found.cause, found.limit
 
 
 if __name__ == "__main__":

@@ -107,6 +107,7 @@ def test_the_watchdog_reports_a_fit_whose_input_is_stuck(caplog):
     stuck.stuck_at = 5
     dense().fit(stuck, verbose=0, shuffle=False, callbacks=[train.Watchdog(2.0, exit_code=None)])
     assert "no batch for " in caplog.text
+    assert "not known, for this is an iterator of Python; the stacks above show where" in caplog.text
 
 
 @pytest.mark.skipif(BACKEND == "torch", reason="refused there, see below")

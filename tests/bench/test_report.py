@@ -30,12 +30,12 @@ def test_a_bench_as_text_and_as_json(result):
         "limit of the first epoch: ",
         "<b>mine</b>",
         "with a step of 20.0 ms (which took ",
-        "the training waits for input",
+        "of the time waiting for input",
     ):
         assert part in printed
     document = json.loads(json.dumps(result.as_json(), default=str))
     assert document["loader"]["memory_bytes"]["image"] == 48 * 48 * 3 + 8
-    assert document["limit"]["causes"][0] == result.limit.causes[0]
+    assert document["limit"]["causes"][0] == result.limit.cause
     assert document["step"]["step_s"] == 0.02
     assert document["machine"]["cores"] == len(os.sched_getaffinity(0))
     assert document["loader"]["images_per_s"]["median"] == result.rounds.images_per_s("loader").median

@@ -49,23 +49,3 @@ def test_each_problem_is_reported(case):
     batches, message = WRONG[case]
     with pytest.raises(TrainError, match=message):
         train.check_batches(batches, num_classes=3)
-
-
-def _read(folder):
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    events = accumulator.EventAccumulator(str(folder), size_guidance={"tensors": 0})
-    events.Reload()
-    return events
-
-
-def test_scalars_are_read_back(tf, tmp_path):
-    from tfprep.train.charts import SummaryWriter
-
-    charts = SummaryWriter(str(tmp_path))
-    charts.scalars({"a/b": 0.25, "c": 3.0}, step=7)
-    charts.scalars({"a/b": 0.5}, step=9)
-    charts.close()
-    events = _read(tmp_path)
-    read = [(event.step, float(tf.make_ndarray(event.tensor_proto))) for event in events.Tensors("a/b")]
-    assert read == [(7, 0.25), (9, 0.5)]
-    assert events.SummaryMetadata("c").plugin_data.plugin_name == "scalars"

@@ -41,7 +41,7 @@ callbacks = [monitor, Watchdog(60), RetraceGuard()]
 model.fit(train, steps_per_epoch=5, epochs=2, verbose=0, shuffle=False, callbacks=callbacks)
 last = monitor.samples[-1]
 train.close()
-print(json.dumps({"seen": seen, "shares": shares, "step": last.step, "waits": last.waits}))
+print(json.dumps({"seen": seen, "shares": shares, "step": last.step, "share": last.wait_share}))
 """
 
 
@@ -61,7 +61,7 @@ def test_mirrored_strategy_on_two_devices(photos, tmp_path):
     assert all(shares == [5, 5] for shares in result["shares"])
     assert sorted(number % 1000 for number in result["seen"]) == list(range(50))
     assert result["step"] == 10
-    assert result["waits"] is None  # It is not measured here, and a message says so.
+    assert result["share"] is None  # it is not measured here
 
 
 def _run(arguments):

@@ -27,6 +27,10 @@ USES = {
         lambda tf, folder: train.InputMonitor(folder, every_s="5"),
         r"every_s is a number of seconds above 0, got '5'; for example 5",
     ),
+    "endless seconds": (
+        lambda tf, folder: train.InputMonitor(folder, every_s=float("inf")), "every_s is a number of seconds above 0, got inf",
+    ),
+    "endless timeout": (lambda tf, folder: train.Watchdog(float("inf")), "timeout_s is a number of seconds above 0, got inf"),
     "a share in percent": (
         lambda tf, folder: train.InputMonitor(folder, wait_share=10),
         r"wait_share is a share of the time, from 0 to 1, got 10; for example 0.1",

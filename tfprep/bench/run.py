@@ -10,17 +10,20 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfprep.bench.machine import Machine, this_machine
 from tfprep.bench.rounds import Budget, Candidate, Rounds, Spread, compare
-from tfprep.bench.training import TOLERATED, Training, loader_candidate, train_with_step
+from tfprep.bench.training import TOLERATED, loader_candidate, train_with_step
 from tfprep.errors import DatasetError, LoaderError
 from tfprep.inspect.pages import render
 from tfprep.load import Data
 from tfprep.load import open as open_data
 from tfprep.storage.urls import is_remote
 from tfprep.units import aligned
+
+if TYPE_CHECKING:
+    from tfprep.train.monitor.causes import Verdict
 
 LOADER = "loader"
 FIRST_EPOCH = "first epoch"
@@ -77,7 +80,8 @@ class Bench:
         limit: The loader as fast as it can: what limits it.
         first_epoch: The same without its cache; equal to `limit` where it has none.
         baselines: The names of the other candidates.
-        against: The loader beside a step.
+        step_s: Length of the step that the loader was compared with, in seconds; None without one.
+        against: The loader beside that step.
     """
 
     folder: Path
@@ -87,10 +91,11 @@ class Bench:
     machine: Machine
     settings: Mapping[str, Any]
     rounds: Rounds
-    limit: Training
-    first_epoch: Training
+    limit: Verdict
+    first_epoch: Verdict
     baselines: tuple[str, ...] = ()
-    against: Training | None = None
+    step_s: float | None = None
+    against: Verdict | None = None
 
     @property
     def uncached(self) -> str:
@@ -111,12 +116,12 @@ class Bench:
             "warning": self.rounds.busy,
             "settings": dict(self.settings),
             "loader": rates[LOADER],
-            "limit": asdict(self.limit),
-            "first_epoch": {**rates[self.uncached], **asdict(self.first_epoch)},
+            "limit": self.limit.as_json(),
+            "first_epoch": {**rates[self.uncached], **self.first_epoch.as_json()},
             "against": {
                 name: {**rates[name], "ratio": asdict(self.rounds.ratio(LOADER, name))} for name in self.baselines
             },
-            "step": None if self.against is None else asdict(self.against),
+            "step": None if self.against is None else {"step_s": self.step_s, **self.against.as_json()},
         }
 
 
@@ -158,15 +163,14 @@ def bench(
     uncached = candidate(FIRST_EPOCH, cache=False) if keeps else loader
     rounds = compare([loader, *([uncached] if keeps else []), *baselines], options.budget)
 
-    def training(of: Candidate, seconds: float, step: float = 0.0, tolerated: float = 0.0) -> Training:
-        return train_with_step(of, step, seconds=seconds, tolerated=tolerated)
-
-    limit = training(loader, options.budget.seconds)
-    first = training(uncached, options.budget.seconds) if keeps else limit
-    against = None if step_s is None else training(loader, options.training_s, step_s, options.tolerated)
+    limit = train_with_step(loader, 0.0, seconds=options.seconds, tolerated=0.0)
+    first = train_with_step(uncached, 0.0, seconds=options.seconds, tolerated=0.0) if keeps else limit
+    against = None
+    if step_s is not None:
+        against = train_with_step(loader, step_s, seconds=options.training_s, tolerated=options.tolerated)
     return Bench(
         data.path, split, data.split(split).samples, options, machine, settings, rounds, limit, first,
-        tuple(baseline.name for baseline in baselines), against,
+        tuple(baseline.name for baseline in baselines), step_s, against,
     )  # fmt: skip
 
 
@@ -243,11 +247,19 @@ def _body(bench: Bench) -> Iterator[str]:
             times = f"{ratio.median:.2f} times"
             compared.append((name, f"{rate:,.0f}", times, f"({ratio.least:.2f} to {ratio.greatest:.2f})"))
         yield from aligned([("baseline", "images/s", "tfprep is faster by", ""), *compared])
-    if bench.against is not None:
-        yield from bench.against.lines()
+    if bench.against is not None and bench.step_s is not None:
+        waits = bench.against.waits
+        took_s = (waits.window_s - waits.waited_s) / waits.batches
+        what = f"a step of {1000 * bench.step_s:.1f} ms (which took {1000 * took_s:.1f} ms here)"
+        yield from training_lines(what, bench.against)
     yield f"on {bench.machine.words}"
     if bench.rounds.busy:
         yield f"note: {bench.rounds.busy}"
+
+
+def training_lines(what: str, training: Verdict) -> list[str]:
+    """Return what a training with `what` waited for, as lines of text."""
+    return [f"with {what}: {training.waits.in_words()}", f"  {training.limit}"]
 
 
 def _whole(spread: Spread) -> str:

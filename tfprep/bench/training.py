@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfprep.bench.rounds import Candidate, settle
 from tfprep.errors import LoaderError
 from tfprep.load import Data
+
+if TYPE_CHECKING:
+    from tfprep.train.monitor.causes import Verdict
 
 TOLERATED = 0.05
 """The share of the time that a training may wait for input while the step still counts as what limits."""
@@ -66,44 +69,6 @@ def loader_candidate(data: Data, split: str, batch_size: int, *, name: str = "tf
     return Candidate(name, begin)
 
 
-@dataclass(frozen=True)
-class Training:
-    """A training of some seconds.
-
-    Attributes:
-        step_s: Seconds that a step sleeps; None with a model.
-        steps: Steps that count.
-        took_s: Seconds between the waits of a step: its own length, and what the machine added.
-        images_per_s: Its rate.
-        share: Share (0 to 1) of the time that was spent waiting for input.
-        wait_p50_s, wait_p99_s: Percentiles of the waits for a batch.
-        causes: The kinds of what limits, as `InputMonitor` names them, the first most: "step" where it hardly waits.
-        limit: What limits, with its evidence and advice.
-        counted: The loader's counters over the training.
-    """
-
-    step_s: float | None
-    steps: int
-    took_s: float
-    images_per_s: float
-    share: float
-    wait_p50_s: float
-    wait_p99_s: float
-    causes: tuple[str, ...]
-    limit: str
-    counted: Mapping[str, float] = field(default_factory=dict)
-
-    def lines(self) -> list[str]:
-        what = "your model"
-        if self.step_s is not None:
-            what = f"a step of {1000 * self.step_s:.1f} ms (which took {1000 * self.took_s:.1f} ms here)"
-        return [
-            f"with {what}: {self.images_per_s:,.0f} images/s; the training waits for input {self.share:.1%} of the time",
-            f"  wait for a batch: {1000 * self.wait_p50_s:.2f} ms median, {1000 * self.wait_p99_s:.2f} ms at the 99th percentile",
-            f"  {self.limit}",
-        ]
-
-
 @contextmanager
 def _monitor(tolerated: float) -> Iterator[Any]:
     from tfprep.train import InputMonitor
@@ -112,30 +77,10 @@ def _monitor(tolerated: float) -> Iterator[Any]:
         yield InputMonitor(logs, wait_share=tolerated)
 
 
-def _training(monitor: Any, step_s: float | None) -> Training:
-    from tfprep.train.monitor.causes import in_words
-
-    total = monitor.total()
-    assert total is not None  # there were at least _TRIED steps
-    waits = total.waits
-    return Training(
-        step_s=step_s,
-        steps=waits.batches,
-        took_s=(waits.window_s - waits.waited_s) / waits.batches,
-        images_per_s=waits.images_per_s or 0.0,
-        share=waits.share or 0.0,
-        wait_p50_s=waits.quantile_ms(50) / 1000,
-        wait_p99_s=waits.quantile_ms(99) / 1000,
-        causes=tuple(cause.kind for cause in total.causes),
-        limit=in_words(total.causes),
-        counted=total.spent.readers,
-    )
-
-
 def train_with_step(
     candidate: Candidate, step_s: float, *, seconds: float = 5.0, tolerated: float = TOLERATED
-) -> Training:
-    """Run a training loop whose step sleeps.
+) -> Verdict:
+    """Run a training loop whose step sleeps, and find what limits it.
 
     Args:
         candidate: The loader, as `loader_candidate` makes it.
@@ -155,7 +100,7 @@ def train_with_step(
                 time.sleep(step_s)
                 if number >= _TRIED and time.perf_counter() - started > seconds:
                     break
-    return _training(monitor, step_s)
+    return _verdict(monitor)
 
 
 def ready_model(make_model: Callable[[], Any], data: Data, split: str, batch_size: int, **options: Any) -> Any:
@@ -194,8 +139,8 @@ def train_with_model(
     seconds: float = 5.0,
     tolerated: float = TOLERATED,
     **options: Any,
-) -> Training:
-    """Train a compiled Keras model on the loader.
+) -> Verdict:
+    """Train a compiled Keras model on the loader, and find what limits it.
 
     Args:
         model: A compiled Keras model.
@@ -217,7 +162,13 @@ def train_with_model(
         _fit(model, loader, _TRIED)
         steps = max(_TRIED, int(seconds * _TRIED / (time.perf_counter() - started)))
         _fit(model, loader, steps + 1, monitor)  # the first step does not count: buffers fill
-    return _training(monitor, None)
+    return _verdict(monitor)
+
+
+def _verdict(monitor: Any) -> Verdict:
+    total: Verdict | None = monitor.total()
+    assert total is not None  # there were at least _TRIED steps
+    return total
 
 
 def _fit(model: Any, loader: Any, steps: int, *callbacks: Any) -> None:

@@ -77,7 +77,7 @@ def bench_command(folder: str, as_json: bool, html: Path | None, fail_if_waiting
     step_s = None if flags["step_ms"] is None else flags["step_ms"] / 1000
     if fail_if_waiting is not None and step_s is None and not flags["model_name"]:
         raise click.UsageError("--fail-if-waiting needs a step: --step-ms or --model")
-    from tfprep.bench.run import BenchOptions, bench, bench_page, lines
+    from tfprep.bench.run import BenchOptions, bench, bench_page, lines, training_lines
     from tfprep.bench.training import TOLERATED, ready_model, train_with_model
     from tfprep.load import open as open_data
 
@@ -105,11 +105,11 @@ def bench_command(folder: str, as_json: bool, html: Path | None, fail_if_waiting
     if model is not None:
         more = {"seconds": options.training_s, "tolerated": options.tolerated, **model_options}
         trained = train_with_model(model, open_data(place), result.split, options.batch_size, **more)
-    document = {**result.as_json(), **({"model": asdict(trained)} if trained else {})}
+    document = {**result.as_json(), **({"model": trained.as_json()} if trained else {})}
     if html:
         durable_write(html, bench_page(result))
-    text.print_result(as_json, document, [*lines(result), *(trained.lines() if trained else [])])
-    waited = max(result.against.share if result.against else 0.0, trained.share if trained else 0.0)
+    text.print_result(as_json, document, [*lines(result), *(training_lines("your model", trained) if trained else [])])
+    waited = max((training.waits.share or 0.0 for training in (result.against, trained) if training), default=0.0)
     return EXIT_WAITING if fail_if_waiting is not None and waited > fail_if_waiting else 0
 
 

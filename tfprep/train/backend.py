@@ -39,24 +39,6 @@ def ends_data(error: BaseException) -> bool:
     return isinstance(error, StopIteration) or (tf is not None and isinstance(error, tf.errors.OutOfRangeError))
 
 
-def has_accelerator() -> bool:
-    """Return True where Keras computes on a GPU or TPU."""
-    backend = keras.backend.backend()
-    if backend == "jax":
-        import jax
-
-        return bool(jax.default_backend() != "cpu")
-    if backend == "torch":
-        import torch
-
-        return bool(torch.cuda.is_available())
-    if backend == "tensorflow":
-        import tensorflow as tf
-
-        return bool(tf.config.list_physical_devices("GPU"))
-    return False
-
-
 def block_until_done(result: Any) -> None:
     """On JAX, wait until a step has run: it returns before. Keras waits at once afterwards, for the logs that callbacks get."""
     if keras.backend.backend() == "jax":

@@ -18,9 +18,8 @@ import keras
 
 from tfprep.errors import TrainError
 from tfprep.load.threads import CountingLoader, forget_loader, loader_of_this_thread
-from tfprep.train.backend import block_until_done, compilations, ends_data, has_accelerator, is_tensor_iterator
-from tfprep.train.monitor.iterators import TimedIterator, image_count, timed_tensors
-from tfprep.train.monitor.waits import WaitClock
+from tfprep.train.backend import accelerator_memory, block_until_done, compilations, ends_data, is_tensor_iterator
+from tfprep.train.monitor.waits import TimedIterator, WaitClock, image_count, timed_tensors
 
 _TRACING = "_tfprep_tracing"
 """Attribute of a train step whose traces are counted."""
@@ -36,48 +35,105 @@ class Listener(keras.callbacks.Callback):  # type: ignore[misc]
         """Called when the train function raised an error."""
 
 
-class TrainSteps:
+class Watched:
+    """The input of a training, as `InputMonitor` and `Watchdog` see it.
+
+    Attributes:
+        clock: The waits for input.
+        source: The iterator that the batches come from; None before the first step, and on PyTorch.
+        loader: tfprep's loader that the batches come from, where Python takes them from it.
+        measured: Whether the waits are noted.
+        between_s: Seconds between steps, in callbacks and in Keras's own loop; 0 outside of `fit`.
+    """
+
+    def __init__(self) -> None:
+        self.clock = WaitClock()
+        self.source: Any = None
+        self.loader: CountingLoader | None = None
+        self.measured = False
+        self.between_s = 0.0
+
+    @property
+    def count(self) -> int:
+        """Steps so far."""
+        return self.clock.batches
+
+    @property
+    def traces(self) -> int:
+        """The number of traces (TensorFlow), or of functions that JAX compiled; 0 if not counted."""
+        return compilations()[0]
+
+    @property
+    def compile_s(self) -> float:
+        """Seconds of compiling, where the backend counts them (JAX)."""
+        return compilations()[1]
+
+    def fetching(self) -> None:
+        """Note that Keras goes on to the next batch."""
+
+    def pause(self) -> None:
+        """Do not count the time until `clock.resume`."""
+        self.clock.pause()
+
+    def close(self) -> None:
+        """Drop the input."""
+        self.source = self.loader = None
+        self.measured = False
+
+
+class CustomLoop(Watched):
+    """The input of a custom training loop, which does not say when a step or an epoch ends."""
+
+    _step: Any = None
+
+    @property
+    def traces(self) -> int:
+        """Traces of the function that trains, or compilations of JAX."""
+        return super().traces + (self._step.experimental_get_tracing_count() if self._step is not None else 0)
+
+    def watch(self, data: Any, step: Any = None) -> TimedIterator:
+        """Return an iterator over `data`, whose waits count from now on; see `InputMonitor.watch`."""
+        if not isinstance(data, Iterable) or hasattr(data, "shape") or isinstance(data, list | tuple | str | dict):
+            raise TrainError(
+                f"watch() takes a loader, a tf.data.Dataset or an iterator of batches, got {type(data).__name__}"
+            )
+        loader: Any = data if hasattr(data, "report") else None
+        self.source, self.loader = iter(data), loader
+        self._step, self.measured = step, True
+        self.clock.resume()
+        return TimedIterator(self.source, self.clock)
+
+
+class TrainSteps(Watched):
     """Takes the place of `model.train_function` while callbacks listen.
+
+    Waits are not measured before the first step, without a callback that set `timed`, and under a distribution strategy.
 
     Attributes:
         function: The train function of Keras.
         tracing: The traces of the model's train step; None on other backends than TensorFlow.
         before: Steps of earlier calls of `fit`.
-        clock: The waits for input.
-        measured: Whether an input's waits are noted: not before the first step, without a callback that set `timed`, and under a
-            distribution strategy.
         has_run: Whether a step was called since the listeners were attached.
     """
 
+    compile_s = 0.0
+
     def __init__(self, function: Callable[..., Any], *, steps_per_call: int, tracing: TraceCount | None = None) -> None:
+        super().__init__()
         self.function = function
         self.tracing = tracing
-        self.before = self._calls = 0
-        self.clock = WaitClock()
-        self.measured = self.timed = self.has_run = False
-        self._between_s = self._compile_s = 0.0
         self.listeners: list[Listener] = []
-        self._compiled = 0
+        self.timed = self.has_run = False
+        self.before = self._calls = self._compiled = 0
         self._steps_per_call = steps_per_call
         # A GPU computes on while the train function has returned, and Keras waits for it when it reads the logs. That wait is not
         # work of Python, so only the thread's processor time counts there. On JAX the monitor itself waits for the step.
-        self._clock = time.thread_time if has_accelerator() and keras.backend.backend() != "jax" else time.perf_counter
+        self._on_gpu = keras.backend.backend() != "jax" and bool(accelerator_memory())
+        self._clock = time.thread_time if self._on_gpu else time.perf_counter
         self._returned_at: float | None = None
         self._fetches = keras.backend.backend() == "torch"
-        self._given: Any = None
         self._input: Any = None
-        self._loader: Any = None
-        self._loader_wait_s = self._waited_s = 0.0
-
-    @property
-    def source(self) -> Any:
-        """Keras's own iterator, or the `tf.data.Iterator` that it reads; None before the first step and on PyTorch."""
-        return self._input.source if isinstance(self._input, TimedIterator) else self._given
-
-    @property
-    def loader(self) -> CountingLoader | None:
-        """tfprep's loader that the batches come from, on JAX and PyTorch."""
-        return self._input.loader if isinstance(self._input, TimedIterator) else self._loader
+        self._loader_wait_s = 0.0
 
     @property
     def count(self) -> int:
@@ -93,27 +149,20 @@ class TrainSteps:
         """The number of traces (TensorFlow), or of functions that JAX compiled in the train function; 0 if not counted."""
         return self.tracing.count if self.tracing else self._compiled
 
-    @property
-    def compile_s(self) -> float:
-        """Seconds of tracing and compiling within steps, where the backend counts them (JAX)."""
-        return self._compile_s
-
-    @property
-    def between_s(self) -> float | None:
-        """Seconds that the trainer spent between steps, in callbacks and in Keras's own loop; None where that is not known."""
-        return self._between_s
-
     def __call__(self, *arguments: Any) -> Any:
         *state, data = arguments  # on JAX Keras passes (state, iterator)
         if not self.listeners:
             return self.function(*arguments)
         self.has_run = True
+        fetched_s = 0.0
         if self._fetches:
-            self._take_batch(data[0])
-        elif data is not self._given:
+            fetched_s = self._take_batch(data[0])
+        elif data is not self.source:
             self._take_input(data)
-        if self._returned_at is not None:
-            self._between_s += self._clock() - self._returned_at - self._fetched_s()
+        if (
+            self._returned_at is not None
+        ):  # waiting for a batch, which takes no processor time, is not work of callbacks
+            self.between_s += self._clock() - self._returned_at - (0.0 if self._on_gpu else fetched_s)
         compiled, compile_s = compilations()
         try:
             result = self.function(*state, data if self._fetches else self._input)
@@ -129,95 +178,53 @@ class TrainSteps:
             block_until_done(result)
         now_compiled, now_compile_s = compilations()
         self._compiled += now_compiled - compiled
-        self._compile_s += now_compile_s - compile_s
+        self.compile_s += now_compile_s - compile_s
         self._returned_at = self._clock()
         self._calls += 1
+        if not is_tensor_iterator(self.source):
+            self.loader = loader_of_this_thread()
         for listener in self.listeners:
             listener.step_done()
         return result
 
     def fetching(self) -> None:
-        """Note that Keras goes on to the next batch."""
+        """See `Watched`. On PyTorch the wait begins here."""
         if self._fetches:
             self.clock.asking()
 
     def pause(self) -> None:
-        """Do not count the time until the next step: an epoch has ended."""
-        self.clock.pause()
+        """See `Watched`: an epoch has ended."""
+        super().pause()
         self._returned_at = None
         forget_loader()
 
     def close(self) -> None:
         """Drop the input and all listeners. A `fit` that failed calls no `on_train_end`."""
-        self._given = self._input = self._loader = self._returned_at = None
+        super().close()
+        self._input = self._returned_at = None
         self.listeners = []
-        self.measured = self.timed = self.has_run = False
+        self.timed = self.has_run = False
 
     def _take_input(self, iterator: Any) -> None:
-        self._given = self._input = iterator
+        self.source = self._input = iterator
         if self.timed and is_tensor_iterator(iterator):
             self._input, self.measured = timed_tensors(iterator, self.clock), True
         elif self.timed and keras.backend.backend() != "tensorflow":
             self._input, self.measured = TimedIterator(iterator, self.clock), True
 
-    def _take_batch(self, batch: Any) -> None:
-        """Note the batch of this step, which Keras has fetched.
+    def _take_batch(self, batch: Any) -> float:
+        """Note the batch of this step, which Keras has fetched; returns the seconds of the wait for it.
 
         tfprep's loader has measured the wait. For another input the time since the last callback counts.
         """
-        self._loader, before = loader_of_this_thread(), self._loader
+        self.loader, before = loader_of_this_thread(), self.loader
         wait_s = None
-        if self._loader is not None:
-            total_s = float(self._loader.stats["wait_s"])
-            wait_s = total_s - self._loader_wait_s if self._loader is before else None
+        if self.loader is not None:
+            total_s = float(self.loader.stats["wait_s"])
+            wait_s = total_s - self._loader_wait_s if self.loader is before else None
             self._loader_wait_s = total_s
-        self.clock.answered(image_count(batch), wait_s)
         self.measured = self.timed
-
-    def _fetched_s(self) -> float:
-        """Return the seconds that fetching the batch of this step took, on PyTorch: this is not work of callbacks."""
-        if not self._fetches:
-            return 0.0
-        before, self._waited_s = self._waited_s, self.clock.waited_s
-        return self._waited_s - before
-
-
-class CustomLoop(TrainSteps):
-    """The input of a custom training loop, which does not say when a step or an epoch ends."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda: None, steps_per_call=1)
-        self._step: Any = None
-
-    @property
-    def loader(self) -> Any:
-        """tfprep's loader that is watched. The one of this thread may be that of a validation."""
-        return self._loader
-
-    @property
-    def traces(self) -> int:
-        """Traces of the function that trains, or compilations of JAX."""
-        return compilations()[0] + (self._step.experimental_get_tracing_count() if self._step is not None else 0)
-
-    @property
-    def compile_s(self) -> float:
-        """Seconds of compiling, where the backend counts them (JAX)."""
-        return compilations()[1]
-
-    @property
-    def between_s(self) -> None:
-        """None: not known."""
-
-    def watch(self, data: Any, step: Any = None) -> TimedIterator:
-        """Return an iterator over `data`, whose waits count from now on; see `InputMonitor.watch`."""
-        if not isinstance(data, Iterable) or hasattr(data, "shape") or isinstance(data, list | tuple | str | dict):
-            raise TrainError(
-                f"watch() takes a loader, a tf.data.Dataset or an iterator of batches, got {type(data).__name__}"
-            )
-        batches, self._loader = TimedIterator(iter(data), self.clock), data if hasattr(data, "report") else None
-        self._input, self._step, self.measured = batches, step, True
-        self.clock.resume()
-        return batches
+        return self.clock.answered(image_count(batch), wait_s)
 
 
 @dataclass

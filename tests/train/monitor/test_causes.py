@@ -3,7 +3,6 @@
 import json
 import time
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -37,9 +36,13 @@ def _sample(seconds, readers, stages=(), pipeline=(), waited_s=0.0, steps=100, c
 
 
 def _causes(spent, wait_share=0.1):
-    from tfprep.train.monitor.causes import causes_of
+    return _verdict(spent, wait_share).causes
 
-    return causes_of(spent.since(_sample(0.0, {}, steps=0)), wait_share)
+
+def _verdict(spent, wait_share=0.1):
+    from tfprep.train.monitor.causes import verdict_of
+
+    return verdict_of(spent.since(_sample(0.0, {}, steps=0)), wait_share)
 
 
 def _stage(name, busy_s):
@@ -123,11 +126,9 @@ def test_each_cause_of_a_slow_input_is_named(tf, case):
     ],
 )
 def test_other_programs_are_named_beside_what_they_slow_down(tf, cpu, reader, kinds):
-    from tfprep.train.monitor.causes import in_words
-
-    causes = _causes(_sample(10.0, _reader(**{"decode_s": 18.0, **reader}), waited_s=10.0, cpu=cpu))
-    assert [cause.kind for cause in causes] == kinds
-    assert in_words(causes).count(". As well, ") == len(kinds) - 1
+    verdict = _verdict(_sample(10.0, _reader(**{"decode_s": 18.0, **reader}), waited_s=10.0, cpu=cpu))
+    assert [cause.kind for cause in verdict.causes] == kinds
+    assert verdict.limit.count(". As well, ") == len(kinds) - 1
 
 
 @pytest.mark.parametrize(
@@ -234,12 +235,12 @@ def test_the_larger_share_of_the_time_comes_first(tf, waited_s, between_s, kinds
         assert more or [cause.kind for cause in causes] == kinds
 
 
-def test_stages_that_repeat_makes_again_are_summed_up_over_the_samples():
-    """Three samples: `repeat` makes the map again before the second, and in the third its counts are gone."""
-    from tfprep.train.monitor.pipeline import added_work, work_since
+def test_stages_that_repeat_makes_again_are_summed_up_over_the_samples(monkeypatch):
+    """Three samples: `repeat` makes the map again before the second, and in the third it is gone."""
+    from tfprep.train.monitor import pipeline
 
     def stage(name, produced, busy_s):
-        return replace(_stage(name, busy_s), produced=produced)
+        return replace(_stage(name, busy_s), elements=2, produced=produced)
 
     looks = [
         (),
@@ -247,10 +248,10 @@ def test_stages_that_repeat_makes_again_are_summed_up_over_the_samples():
         (stage("1/BatchV2", 101, 0.3), stage("3/Map", 10, 0.1)),
         (stage("1/BatchV2", 200, 0.4),),
     ]
-    total = ()
-    for before, now in pairwise(looks):
-        total = added_work(total, work_since(now, before))
-    assert {one.name: (one.produced, round(one.busy_s, 9)) for one in total} == {
-        "1/BatchV2": (200, 0.4),
-        "3/Map": (1010, 4.1),
-    }
+    monkeypatch.setattr(pipeline, "stages", lambda look: looks[look])
+    totals = pipeline.StageTotals()
+    *_, total = (totals.look(number) for number in range(4))
+    assert [(one.name, one.produced, round(one.busy_s, 9), one.elements) for one in total] == [
+        ("1/BatchV2", 200, 0.4, 2),
+        ("3/Map", 1010, 4.1, 0),
+    ]

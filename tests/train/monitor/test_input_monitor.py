@@ -181,11 +181,43 @@ def test_each_sample_is_passed_on_as_it_is_written(pairs, dense, tmp_path):
     assert [line for line in _lines(tmp_path) if "waits" in line] == json.loads(json.dumps(seen))
 
 
+def test_tensorboard_reads_the_numbers_of_the_lines(pairs, dense, tmp_path):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    for _ in range(2):  # a file for each run
+        monitor = train.InputMonitor(tmp_path, every_s=60)
+        dense.fit(pairs(12).batch(4).prefetch(2), verbose=0, shuffle=False, callbacks=[monitor])
+    events = accumulator.EventAccumulator(str(tmp_path / "input"))
+    events.Reload()
+    lines = [line for line in _lines(tmp_path) if "waits" in line]
+
+    def charted(tag):
+        return [(event.step, event.value) for event in events.Scalars(tag)]
+
+    assert [step for step, _ in charted("input/wait_share")] == [3, 6]
+    for tag, name in (
+        ("input/wait_share", "share"),
+        ("input/wait_ms/p99", "p99_ms"),
+        ("input/images_per_s", "images_per_s"),
+    ):
+        assert charted(tag) == [(line["step"], pytest.approx(line["waits"][name])) for line in lines]
+    assert charted("machine/rss_mb") == [(line["step"], pytest.approx(line["rss"] / 1e6)) for line in lines]
+
+
 def test_a_function_that_fails_does_not_end_the_training(pairs, dense, tmp_path, caplog):
     monitor = train.InputMonitor(tmp_path, every_s=60, on_sample=lambda sample: sample["gone"])
     dense.fit(pairs(12).batch(4), verbose=0, shuffle=False, callbacks=[monitor])
     assert "KeyError: 'gone'" in caplog.text
     assert monitor.summary.startswith("InputMonitor: 2 batches")
+
+
+def test_a_function_that_fails_hides_no_warning(pairs, tmp_path):
+    with train.InputMonitor(tmp_path, every_s=60, on_sample=lambda sample: sample["gone"]) as monitor:
+        batches = monitor.watch(pairs(12, lambda number: 0.02).batch(4))
+        for _ in range(2):
+            next(batches)
+            with pytest.raises(KeyError, match="gone"):
+                monitor.sample()
+    assert monitor.warnings
 
 
 def test_a_log_that_cannot_be_written_does_not_end_the_training(dense, pairs, tmp_path):

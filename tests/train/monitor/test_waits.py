@@ -11,8 +11,7 @@ import pytest
 @pytest.fixture
 def timed(tf):
     """`timed(source)`: an iterator over the source, as a compiled step gets it, and the clock that notes its waits."""
-    from tfprep.train.monitor.iterators import TimedIterator, timed_tensors
-    from tfprep.train.monitor.waits import WaitClock
+    from tfprep.train.monitor.waits import TimedIterator, WaitClock, timed_tensors
 
     def make(source):
         clock, iterator = WaitClock(), iter(source)
@@ -119,6 +118,7 @@ def test_time_outside_of_the_training_does_not_count():
     paused_s = time.perf_counter()
     time.sleep(0.05)
     assert clock.read() == type(clock.read())()
+    assert clock.read().as_json() == {}
     outside_s = time.perf_counter() - paused_s
     clock.resume()
     clock.answered(3)

@@ -55,7 +55,7 @@ def test_fit_is_reported_with_the_stage_and_the_stacks(dense, pairs, stalls, cap
 
 
 def test_counters_that_fail_do_not_hide_a_stall(pairs, stalls, monkeypatch):
-    monkeypatch.setattr("tfprep.train.monitor.watchdog.stages", lambda source: {}["gone"])
+    monkeypatch.setattr("tfprep.train.monitor.pipeline.stages", lambda source: {}["gone"])
     list(watchdog(1.0).watch(pairs(20, stalls.stuck_at(9)).batch(4)))
     assert any("timeout_s=1" in text for text in stalls.texts)
 

@@ -7,8 +7,10 @@ loader limits. What was not measured is not said, and advice depends on what the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import keras
 
@@ -47,43 +49,88 @@ class Cause:
 
     kind: str
     text: str
-    advice: str
+    advice: str = ""
     share: float = 0.0
 
 
-def in_words(causes: Sequence[Cause]) -> str:
-    """Return causes as sentences, those after the first as what limits as well."""
-    sentences = [f"{cause.text}{'. ' if cause.advice else ''}{cause.advice}" for cause in causes]
-    return ". As well, ".join(sentences)
+@dataclass(frozen=True)
+class Verdict:
+    """What limits a training, or some seconds of one: the result of `InputMonitor`, its warnings, and the limits of `bench`.
+
+    Attributes:
+        spent: What passed in the time (`Sample.since`).
+        causes: What limits, the first most.
+    """
+
+    spent: Sample = field(repr=False)
+    causes: tuple[Cause, ...]
+
+    @property
+    def waits(self) -> Waits:
+        """The waits for input."""
+        return self.spent.waits
+
+    @property
+    def cause(self) -> str:
+        """The kind of the first cause."""
+        return self.causes[0].kind
+
+    @property
+    def limit(self) -> str:
+        """The causes as sentences, those after the first as what limits as well."""
+        sentences = [f"{cause.text}{'. ' if cause.advice else ''}{cause.advice}" for cause in self.causes]
+        return ". As well, ".join(sentences)
+
+    @property
+    def text(self) -> str:
+        """The waits and the causes."""
+        return f"{self.waits.in_words()}: {self.limit}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the waits as in `input.jsonl`, the kinds of the `causes`, and the `limit` in words."""
+        return {**self.waits.as_json(), "causes": [cause.kind for cause in self.causes], "limit": self.limit}
 
 
-def causes_of(spent: Sample, wait_share: float) -> list[Cause]:
-    """Find what limits a training; the first limits most.
+def verdict_of(spent: Sample, wait_share: float) -> Verdict | None:
+    """Find what limits a training; None where its waits were not measured, or it took no time.
 
     Args:
         spent: What passed in the time (`Sample.since`), waits included.
         wait_share: The share of waiting for input, from 0 to 1, above which the input limits.
     """
-    share = spent.wait_share or 0.0
+    if (share := spent.wait_share) is None:
+        return None
     of_step = _step_causes(spent, share)
     if share > wait_share:
-        return [*(cause for cause in of_step if cause.share > share), *input_causes(spent)]
+        return Verdict(spent, (*(cause for cause in of_step if cause.share > share), *_input_causes(spent)))
     others = _others(spent, _lost(spent), "it")
-    return [*of_step, *([others] if others else [])]
+    return Verdict(spent, (*of_step, *([others] if others else [])))
 
 
-def input_causes(spent: Sample) -> list[Cause]:
-    """Find why the step waited for its input; the first is what limits most. See `causes_of`."""
-    others = _others(spent, _lost_by_input(spent), "the input")
-    if (staged := _loader_cause(spent) or _stage_cause(spent)) is None:
-        text, advice = "the input limits; it is an iterator of Python, and nothing is known about it", ""
-        if spent.pipeline.kinds:
-            text = "the input limits, in a stage that is not known, for autotune is off in this pipeline"
-            advice = "Leave options.autotune.enabled on"
-        staged = Cause("unknown", text, advice)
-    if others is None:
-        return [staged]
-    return [others, staged] if others.share > _OTHERS_FIRST else [staged, others]
+def warning_of(spent: Sample, wait_share: float) -> Verdict | None:
+    """Return what is worth a warning about some seconds, or None.
+
+    The step waits for more than `wait_share` of its time; where no batch came at all, for the whole of it.
+    """
+    waits = spent.waits
+    if (waits.share or 0.0) <= wait_share or not (waits.batches or waits.pending_s >= waits.window_s):
+        return None
+    return Verdict(spent, tuple(_input_causes(spent)))
+
+
+def _input_causes(spent: Sample) -> list[Cause]:
+    """Find why the step waited for its input; the first is what limits most. See `verdict_of`."""
+    of_input = _loader_cause(spent) or _stage_cause(spent) or _unknown(spent)
+    if (others := _others(spent, _lost_by_input(spent), "the input")) is None:
+        return [of_input]
+    return [others, of_input] if others.share > _OTHERS_FIRST else [of_input, others]
+
+
+def _unknown(spent: Sample) -> Cause:
+    if not spent.pipeline.kinds:
+        return Cause("unknown", "the input limits; it is an iterator of Python, and nothing is known about it")
+    text = "the input limits, in a stage that is not known, for autotune is off in this pipeline"
+    return Cause("unknown", text, "Leave options.autotune.enabled on")
 
 
 # --- the step
@@ -91,8 +138,7 @@ def input_causes(spent: Sample) -> list[Cause]:
 
 def _step_causes(spent: Sample, share: float) -> list[Cause]:
     """Say what limits beside the input, for which the step waited this share of the time; the first is what limits most."""
-    waits = spent.waits or Waits()
-    window_s, steps = max(waits.window_s, 1e-9), waits.batches
+    window_s, steps = spent.waits.window_s, spent.waits.batches
     saved = f"a faster input would save at most {share:.0%} of the time"
     causes = []
     validation = spent.validation_s / (window_s + spent.validation_s)
@@ -107,14 +153,14 @@ def _step_causes(spent: Sample, share: float) -> list[Cause]:
         text += f", which took {compiling:.0%} of the time" if spent.compile_s else ""
         advice = "Give it batches of one shape and tensors in place of Python values; RetraceGuard names what changed"
         causes.append(Cause("retracing", f"{text}; {saved}", advice, compiling or 0.5))
-    between = (spent.between_s or 0.0) / window_s
+    between = spent.between_s / window_s
     if between > _PYTHON:
         advice = "Do less in callbacks"
         if keras.backend.backend() != "torch":  # where steps_per_execution is always 1
             advice = "Raise steps_per_execution in compile(), and do less in callbacks"
         text = f"the step limits; {saved}, and Python between the steps takes {between:.0%} of it"
         causes.append(Cause("python", text, advice, between))
-    return sorted(causes, key=lambda cause: -cause.share) or [Cause("step", f"the step limits; {saved}", "")]
+    return sorted(causes, key=lambda cause: -cause.share) or [Cause("step", f"the step limits; {saved}")]
 
 
 # --- other programs
@@ -150,9 +196,9 @@ def _lost_by_input(spent: Sample) -> float:
     No more was lost than all threads of this process waited for a processor, beside the time that the input's threads worked; and
     threads of the loader that wait for room do not lack a processor.
     """
-    of_loader = spent.readers
-    worked_s, idle_s = of_loader.get("read_s", 0.0) + of_loader.get("decode_s", 0.0), of_loader.get("idle_s", 0.0)
-    busy = worked_s / (worked_s + idle_s) if worked_s else 1.0
+    count = defaultdict(float, spent.readers)
+    worked_s = count["read_s"] + count["decode_s"]
+    busy = worked_s / (worked_s + count["idle_s"]) if worked_s else 1.0
     worked_s = worked_s or sum(stage.busy_s for stage in spent.stages)
     return busy * min(_lost(spent), spent.cpu.lacking / worked_s if worked_s > 0 else 1.0)
 
@@ -162,71 +208,70 @@ def _lost_by_input(spent: Sample) -> float:
 
 def _loader_cause(spent: Sample) -> Cause | None:
     """Tell the causes within tfprep's loader apart by the seconds that its threads spent on each kind of work."""
-    counted = spent.readers
-    if not {"wait_s", "read_s", "decode_s", "idle_s"} <= set(counted):
+    if not spent.readers:
         return None
-    if counted["wait_s"] < _READY * (spent.waits or Waits()).waited_s:
+    count = defaultdict(float, spent.readers)
+    if count["wait_s"] < _READY * spent.waits.waited_s:
         return _after_the_loader(spent)
-    read_s, decode_s, idle_s = counted["read_s"], counted["decode_s"], counted["idle_s"]
-    if counted.get("requests", 0.0):  # threads that have nothing to do wait for what is fetched, while the step waits
+    read_s, decode_s, idle_s = count["read_s"], count["decode_s"], count["idle_s"]
+    if count["requests"]:  # threads that have nothing to do wait for what is fetched, while the step waits
         read_s, idle_s = read_s + idle_s, 0.0
-    from_cache, read = counted.get("records_cached", 0.0), counted.get("records_read", 0.0)
-    records, capacity = counted.get("cache_records", 0.0), counted.get("cache_capacity", 0.0)
-    prefetch, threads = counted.get("prefetch", 0.0), counted.get("threads", 0.0)
+    from_cache, read = count["records_cached"], count["records_read"]
     if from_cache > _CACHED * (from_cache + read):
-        text = f"the loader limits while it copies rows from its cache on {threads:.0f} threads"
+        text = f"the loader limits while it copies rows from its cache on {count['threads']:.0f} threads"
         return Cause("copy", text, "Drop fields that are not used (inputs=, targets=), or store smaller images")
-    if 0 < counted.get("cache_of", 0.0) <= capacity and read > _FILLING * (from_cache + read):
-        text = f"the first epoch decodes and fills the loader's cache: {records:,.0f} of {capacity:,.0f} images are in it; its "
-        text += f"threads spent {read_s:.1f} s reading and {decode_s:.1f} s decoding. Later epochs copy from it"
-        return Cause("filling", text, "")
-    if not capacity and prefetch <= 2 and idle_s > _IDLE * (read_s + decode_s + idle_s):
-        text = f"the loader's memory limits: it has room for {prefetch:.0f} batches in advance, and its threads wait for room "
-        text += f"{idle_s / (read_s + decode_s + idle_s):.0%} of the time"
+    capacity = count["cache_capacity"]
+    if 0 < count["cache_of"] <= capacity and read > _FILLING * (from_cache + read):
+        text = f"the first epoch decodes and fills the loader's cache: {count['cache_records']:,.0f} of {capacity:,.0f} images "
+        text += f"are in it; its threads spent {read_s:.1f} s reading and {decode_s:.1f} s decoding. Later epochs copy from it"
+        return Cause("filling", text)
+    if not capacity and count["prefetch"] <= 2 and idle_s > _IDLE * (read_s + decode_s + idle_s):
+        text = f"the loader's memory limits: it has room for {count['prefetch']:.0f} batches in advance, and its threads wait "
+        text += f"for room {idle_s / (read_s + decode_s + idle_s):.0%} of the time"
         return Cause("memory", text, "Raise memory_budget (or prefetch) of the loader, or make batches smaller")
-    return _working(spent, read_s, decode_s)
+    return _working(count, read_s, decode_s, spent.cpus)
 
 
-def _working(spent: Sample, read_s: float, decode_s: float) -> Cause:
+def _working(count: Mapping[str, float], read_s: float, decode_s: float, cpus: int) -> Cause:
     """Tell reading, fetching and decoding apart, by the seconds that the loader's threads spent on them."""
-    counted, threads = spent.readers, spent.readers.get("threads", 0.0)
-    requests = counted.get("requests", 0.0)
+    threads, requests = count["threads"], count["requests"]
     what = "waiting for what is fetched" if requests else "reading"
     busy = f"limits: the loader's threads spent {read_s:.1f} s {what} and {decode_s:.1f} s decoding on {threads:.0f} threads"
     if read_s <= decode_s:
         advice = "Store smaller images or a codec that decodes faster (tfprep bench --forms measures them)"
         advice += ", or give the job more processors"
-        if threads < spent.cpus:
-            advice = f"Raise threads: {threads:.0f} of {spent.cpus} processors decode"
+        if threads < cpus:
+            advice = f"Raise threads: {threads:.0f} of {cpus} processors decode"
         return Cause("decode", f"decoding {busy}", advice)
     if requests:
-        text = f"fetching {busy}; {requests:,.0f} requests brought {counted.get('bytes_fetched', 0.0) / MB:,.0f} MB"
+        text = f"fetching {busy}; {requests:,.0f} requests brought {count['bytes_fetched'] / MB:,.0f} MB"
         advice = "Copy the dataset to a local disk, or raise memory_budget, so that more is fetched in advance"
-        if requests > 0.5 * counted.get("records_read", 0.0):
+        if requests > 0.5 * count["records_read"]:
             advice = "Copy the dataset to a local disk, or let order='sequential' join records to fewer requests"
         return Cause("fetch", text, advice)
-    has_cache = counted.get("cache_capacity", 0.0) > 0
-    more = "raise memory_budget, so that the cache holds more" if has_cache else "keep decoded images (cache=)"
+    more = (
+        "raise memory_budget, so that the cache holds more"
+        if count["cache_capacity"]
+        else "keep decoded images (cache=)"
+    )
     return Cause("read", f"reading {busy}", f"Copy the dataset to a faster disk, or {more}")
 
 
 def _after_the_loader(spent: Sample) -> Cause:
-    worst = slowest(spent.stages)
+    worst, count, python = slowest(spent.stages), defaultdict(float, spent.readers), bool(spent.pipeline.python)
+    evidence = (
+        f"{count['batches_ready']:.0f} of {count['prefetch']:.0f} batches are ready in the reader while the step "
+    )
+    evidence += "waits for input"
+    if worst is None and not spent.pipeline.maps:
+        advice = "Move work between the loader and the step into the recipe; where there is none, larger batches are handed on "
+        advice += "less often, which a busy processor delays"
+        return Cause("hand-over", f"the way of the batches from the loader to the step limits: {evidence}", advice)
     where = f", most of all stage {worst.in_words()}" if worst else ""
-    python = ", and it calls Python for each element" if spent.pipeline.python else ""
-    kind, what = "python map" if python else "map", "what comes after the loader"
-    advice = "Move the work of a `.map` after the loader into the recipe"
-    if not spent.pipeline.maps and worst is None:
-        kind, what = "hand-over", "the way of the batches from the loader to the step"
-        advice = (
-            "Move work between the loader and the step into the recipe; where there is none, larger batches are handed on less "
-            "often, which a busy processor delays"
-        )
+    calls = ", and it calls Python for each element" if python else ""
+    advice = _map_advice("Move the work of a `.map` after the loader into the recipe", worst, spent)
     return Cause(
-        kind,
-        f"{what} limits{where}{python}: {spent.readers.get('batches_ready', 0.0):.0f} of "
-        f"{spent.readers.get('prefetch', 0.0):.0f} batches are ready in the reader while the step waits for input",
-        _map_advice(advice, worst, spent),
+        "python map" if python else "map", f"what comes after the loader limits{where}{calls}: {evidence}", advice
     )
 
 
@@ -246,7 +291,7 @@ def _stage_cause(spent: Sample) -> Cause | None:
     cache = next((stage.depth for stage in spent.stages if "Cache" in stage.kind), None)
     if cache is not None and worst.depth > cache and worst.produced:
         text = f"the first epoch fills `.cache()`, and its stage {worst.in_words()} limits. Later epochs read from the cache"
-        return Cause("filling", text, "")
+        return Cause("filling", text)
     python = "Map" in worst.kind and bool(spent.pipeline.python)
     why = " and calls Python for each element" if python else ""
     kind = "python map" if python else "map" if "Map" in worst.kind else "stage"
@@ -257,52 +302,10 @@ def _stage_cause(spent: Sample) -> Cause | None:
 def _map_advice(first: str, worst: Stage | None, spent: Sample) -> str:
     """Add to `first` what the pipeline does not do yet."""
     kinds = spent.pipeline.kinds
-    parallel = any(kind.startswith("Parallel") or "AndBatch" in kind for kind in kinds)
-    parallel |= worst is not None and worst.parallelism > 1
     if spent.pipeline.python:
         return f"{first}, or write it with TensorFlow ops"
-    return (
-        first if parallel or not spent.pipeline.maps else f"{first}, or give `map` num_parallel_calls=tf.data.AUTOTUNE"
-    )
-
-
-# --- the warnings of a run, and its summary
-
-
-@dataclass(frozen=True)
-class InputWarning:
-    """A warning: the kind of its cause, and what was seen, why, and what to do about it."""
-
-    cause: str
-    text: str
-
-
-def warning_of(spent: Sample, wait_share: float) -> InputWarning | None:
-    """Return what is worth a warning about what passed since the sample before, or None.
-
-    The step waits for more than `wait_share` of its time; where no batch came at all, for the whole of it.
-    """
-    waits = spent.waits
-    if waits is None or (waits.share or 0.0) <= wait_share or not (waits.batches or waits.pending_s >= waits.window_s):
-        return None
-    causes = input_causes(spent)
-    return InputWarning(causes[0].kind, f"{waits.in_words()}: {in_words(causes)}")
-
-
-@dataclass(frozen=True)
-class TrainingSummary:
-    """A training without its start.
-
-    Attributes:
-        waits: All waits.
-        spent: Where the time went (see `Sample.since`).
-        causes: What limits, the first most.
-    """
-
-    waits: Waits
-    spent: Sample
-    causes: tuple[Cause, ...]
-
-    def in_words(self) -> str:
-        """Return two lines."""
-        return f"InputMonitor: {self.waits.in_words()}\nInputMonitor: {in_words(self.causes)}"
+    parallel = any(kind.startswith("Parallel") or "AndBatch" in kind for kind in kinds)
+    parallel |= worst is not None and worst.parallelism > 1
+    if parallel or not spent.pipeline.maps:
+        return first
+    return f"{first}, or give `map` num_parallel_calls=tf.data.AUTOTUNE"

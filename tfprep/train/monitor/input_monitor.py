@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,11 @@ import psutil
 from tfprep.errors import TrainError
 from tfprep.limits import CpuTimes, available_memory, usable_cpus
 from tfprep.train.backend import accelerator_memory, compilations, require_backend
-from tfprep.train.monitor.causes import InputWarning, TrainingSummary, causes_of, warning_of
-from tfprep.train.monitor.pipeline import Stage, added_work, counters, pipeline_of, stages, work_since
+from tfprep.train.monitor.causes import Verdict, verdict_of, warning_of
+from tfprep.train.monitor.pipeline import StageTotals, counters, pipeline_of
 from tfprep.train.monitor.samples import InputLog, Sample
-from tfprep.train.monitor.waits import call_often
-from tfprep.train.steps import CustomLoop, Listener, TrainSteps, attach, count_traces, detach
+from tfprep.train.monitor.waits import Waits, call_often
+from tfprep.train.steps import CustomLoop, Listener, Watched, attach, count_traces, detach
 
 _LOG = logging.getLogger("tfprep.train")
 _KEPT = 1000
@@ -50,7 +50,7 @@ class InputMonitor(Listener):
 
     Attributes:
         samples: The last 1,000 samples of this run, oldest first.
-        warnings: The warnings of this run.
+        warnings: The warnings of this run, with `cause` and `text`.
         summary: Two lines about the run without the first step of `fit`, which traces. Set when the run has ended. `fit` prints
             them unless `verbose=0`.
 
@@ -68,27 +68,26 @@ class InputMonitor(Listener):
     ) -> None:
         super().__init__()
         require_backend("InputMonitor", "tensorflow", "jax", "torch")
-        if not isinstance(every_s, (int, float)) or not every_s > 0:
+        if not isinstance(every_s, (int, float)) or not 0 < every_s <= threading.TIMEOUT_MAX:
             raise TrainError(f"every_s is a number of seconds above 0, got {every_s!r}; for example 5")
         if not isinstance(wait_share, (int, float)) or not 0 <= wait_share <= 1:
             raise TrainError(f"wait_share is a share of the time, from 0 to 1, got {wait_share!r}; for example 0.1")
         if on_sample is not None and not callable(on_sample):
             raise TrainError(f"on_sample is a function that is called with a dict, got {on_sample!r}")
         self.log_dir = Path(log_dir)
-        self.warnings: list[InputWarning] = []
+        self.warnings: list[Verdict] = []
         self.samples: list[Sample] = []
         self.summary = ""
         self._every_s = every_s
         self._wait_share = wait_share
         self._on_sample = on_sample
         self._lock = threading.RLock()
-        self._watched: TrainSteps = CustomLoop()
+        self._watched: Watched = CustomLoop()
         self._log: InputLog | None = None
         self._stop = threading.Event()
+        self._stages = StageTotals()
         self._baseline: Sample | None = None  # after the first step, which traces for longer than the others
         self._last: Sample | None = None  # the last sample, with the waits since the beginning
-        self._work: tuple[Stage, ...] = ()  # what the stages have done since the baseline, which `repeat` makes again
-        self._stages: tuple[Stage, ...] = ()  # at the last look
         self._validation_s = self._test_since = 0.0
 
     # --- Keras --------------------------------------------------------------------------------------------------------
@@ -134,8 +133,7 @@ class InputMonitor(Listener):
 
     def step_done(self) -> None:
         """See `Listener`."""
-        if self._baseline is None:
-            self._set_baseline()
+        self._set_baseline()
 
     def failed(self) -> None:
         """See `Listener`."""
@@ -158,8 +156,7 @@ class InputMonitor(Listener):
         if self._log is None or not isinstance(self._watched, CustomLoop):
             raise TrainError("watch() measures inside `with InputMonitor(...) as monitor:`; call it there")
         batches = self._watched.watch(data, step)
-        if self._baseline is None:
-            self._set_baseline()
+        self._set_baseline()
         return batches
 
     def __enter__(self) -> InputMonitor:
@@ -183,48 +180,38 @@ class InputMonitor(Listener):
                 raise TrainError("the monitor does not run: sample() is called during fit or inside `with`")
             now, before = self._look(), self._last
             spent = now if before is None else now.since(before)
-            if self._baseline is not None:
-                self._work = added_work(self._work, work_since(now.stages, self._stages))
-            self._last, self._stages = now, now.stages
-            sample = replace(now, waits=spent.waits)
+            self._last, sample = now, replace(now, waits=spent.waits)
             self.samples = [*self.samples[1 - _KEPT :], sample]
             self._log.sample(sample)
-            if self._on_sample is not None:
-                self._on_sample(sample.as_json())
             warning = None if before is None else warning_of(spent, self._wait_share)
             if warning is not None and warning.cause not in {other.cause for other in self.warnings}:
                 self.warnings.append(warning)
-                self._log.warning(warning)
+                self._log.warning(warning.cause, warning.text)
                 _LOG.warning("InputMonitor: %s", warning.text)
+            if self._on_sample is not None:
+                self._on_sample(sample.as_json())
             return sample
 
-    def total(self) -> TrainingSummary | None:
+    def total(self) -> Verdict | None:
         """Return the waits and causes of the run so far; None where fewer than two waits were measured."""
         with self._lock:
-            if self._last is None or self._baseline is None or self._last.waits is None:
+            if self._last is None or self._baseline is None:
                 return None
-            spent = replace(self._last.since(self._baseline), stages=self._work)
-            if spent.waits is None or spent.waits.window_s <= 0 or spent.waits.batches < 2:
-                return None
-            return TrainingSummary(spent.waits, spent, tuple(causes_of(spent, self._wait_share)))
-
-    def _set_baseline(self) -> None:
-        with self._lock:
-            self._baseline = self._look()
-            self._stages = self._baseline.stages
+            total = verdict_of(self._last.since(self._baseline), self._wait_share)
+            return total if total is not None and total.waits.batches > 1 else None
 
     def _look(self) -> Sample:
         watched = self._watched
         return Sample(
             time=time.time(),
             step=watched.count,
-            waits=watched.clock.read() if watched.measured else None,
+            waits=watched.clock.read() if watched.measured else Waits(),
             cpu=CpuTimes.now(),
             cpus=usable_cpus(),
             rss=psutil.Process().memory_info().rss,
             available=available_memory(),
             gpus=accelerator_memory(),
-            stages=stages(watched.source),
+            stages=self._stages.look(watched.source),
             readers=counters(watched.loader, watched.source),
             between_s=watched.between_s,
             validation_s=self._validation_s,
@@ -233,24 +220,26 @@ class InputMonitor(Listener):
             pipeline=pipeline_of(watched.source),
         )
 
-    def _begin(self, watched: TrainSteps) -> None:
+    def _begin(self, watched: Watched) -> None:
         self.samples, self.warnings, self.summary = [], [], ""
-        self._watched, self._baseline, self._last = watched, None, None
-        self._work, self._stages, self._validation_s = (), (), 0.0
+        self._watched, self._stages, self._baseline, self._last = watched, StageTotals(), None, None
+        self._validation_s = 0.0
         compilations()  # counts from here on
         self._log = InputLog(self.log_dir)
-        self._stop = threading.Event()
-        call_often(self._sampled, self._every_s, self._stop, "tfprep-monitor")
+        self._stop = call_often(self._sample_in_time, self._every_s, "tfprep-monitor")
 
-    def _sampled(self) -> bool:
-        """Take a sample; returns False if the monitor does not run."""
+    def _set_baseline(self) -> None:
+        if self._baseline is None:
+            with self._lock:
+                self._baseline = self._look()
+
+    def _sample_in_time(self) -> None:
         try:
             self.sample()
         except TrainError:  # ended just now
-            return False
+            pass
         except Exception:  # a monitor never ends a training
             _LOG.exception("InputMonitor: a sample failed")
-        return True
 
     def _end(self) -> None:
         with self._lock:
@@ -261,10 +250,10 @@ class InputMonitor(Listener):
                 self.sample()
             except Exception:  # a monitor never ends a training, nor hides why one ended
                 _LOG.exception("InputMonitor: the last sample failed")
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 self._log.close()
             self._log = None
             total = self.total()
-            self.summary = total.in_words() if total else ""
+            self.summary = f"InputMonitor: {total.waits.in_words()}\nInputMonitor: {total.limit}" if total else ""
             if isinstance(self._watched, CustomLoop):
                 self._watched.close()

@@ -47,6 +47,18 @@ class Stage:
     parallelism: int
     per_element: float
 
+    def beside(self, other: Stage) -> Stage:
+        """Return the sum of two stages that work at the same time."""
+        summed = ("elements", "bytes", "produced", "busy_s", "capacity")
+        numbers = {name: getattr(self, name) + getattr(other, name) for name in summed}
+        return replace(self, parallelism=max(self.parallelism, other.parallelism), **numbers)
+
+    def with_work(self, other: Stage | None, sign: int = 1) -> Stage:
+        """Return the stage with the work of another one added to its own, or subtracted (`sign=-1`)."""
+        if other is None:
+            return self
+        return replace(self, produced=self.produced + sign * other.produced, busy_s=self.busy_s + sign * other.busy_s)
+
     @property
     def depth(self) -> int:
         """Its distance from the consumer."""
@@ -145,7 +157,7 @@ def stages(iterator: Any) -> tuple[Stage, ...]:
         if node.name != "Root":
             stage = _stage(depth, node)
             sibling = by_name.get(stage.name)
-            by_name[stage.name] = stage if sibling is None else _together(sibling, stage)
+            by_name[stage.name] = stage if sibling is None else sibling.beside(stage)
     return tuple(by_name.values())
 
 
@@ -163,37 +175,75 @@ def _stage(depth: int, node: Any) -> Stage:
     )
 
 
-def _together(one: Stage, other: Stage) -> Stage:
-    summed = ("elements", "bytes", "produced", "busy_s", "capacity")
-    numbers = {name: getattr(one, name) + getattr(other, name) for name in summed}
-    return replace(one, parallelism=max(one.parallelism, other.parallelism), **numbers)
+class StageTotals:
+    """The stages of the iterators that a training reads, one after the other, with all work since the first look.
 
-
-def work_since(now: tuple[Stage, ...], before: tuple[Stage, ...]) -> tuple[Stage, ...]:
-    """Return stages with the work since `before` in place of their totals.
-
-    Stages of the same name are others where they have passed on less: `repeat` makes its inputs again in each epoch.
+    TensorFlow counts a stage's work from its making, and `repeat` makes its inputs again in each epoch.
     """
-    known = {stage.name: stage for stage in before}
-    same = {stage.name for stage in now if stage.name in known and stage.produced >= known[stage.name].produced}
-    return tuple(_with_work(stage, known[stage.name], -1) if stage.name in same else stage for stage in now)
 
+    def __init__(self) -> None:
+        self._stages: dict[str, Stage] = {}
+        self._ended: dict[str, Stage] = {}  # the work of the stages of a name that were made before
 
-def added_work(total: tuple[Stage, ...], spent: tuple[Stage, ...]) -> tuple[Stage, ...]:
-    """Add the work of some seconds to that of the seconds before; the buffers are those at the end."""
-    old = {stage.name: stage for stage in total}
-    new = {one.name: _with_work(one, old[one.name], 1) if one.name in old else one for one in spent}
-    return tuple({**old, **new}.values())
-
-
-def _with_work(stage: Stage, other: Stage, sign: int) -> Stage:
-    return replace(stage, busy_s=stage.busy_s + sign * other.busy_s, produced=stage.produced + sign * other.produced)
+    def look(self, iterator: Any) -> tuple[Stage, ...]:
+        """Return all stages that were ever seen, the consumer's side first; those that are gone hold nothing."""
+        now = {stage.name: stage for stage in stages(iterator)}
+        for name, last in self._stages.items():
+            if name not in now:
+                self._stages[name] = replace(last, elements=0, bytes=0)
+            elif now[name].produced < last.produced:
+                self._ended[name] = last.with_work(self._ended.get(name))
+        self._stages |= now
+        totals = [stage.with_work(self._ended.get(name)) for name, stage in self._stages.items()]
+        return tuple(sorted(totals, key=lambda stage: stage.depth))
 
 
 def slowest(spent: tuple[Stage, ...]) -> Stage | None:
     """Return the stage of tf.data that spent the most time in its own code for each of its threads."""
     working = [stage for stage in spent if stage.kind != "Prefetch"]  # a prefetch has no work of its own
     return max(working, key=lambda stage: stage.busy_s / stage.parallelism, default=None)
+
+
+# --- the counters of tfprep's loader
+
+GAUGES = frozenset(
+    {"batches_ready", "batches_in_flight", "prefetch", "threads", "cache_bytes"}
+    | {"cache_records", "cache_capacity", "cache_of"}
+)
+"""Counters that are current values, not totals."""
+
+
+def counters(loader: Any, source: Any) -> dict[str, float]:
+    """Return the counters of tfprep's loader, or of that which a `tf.data.Iterator` reads, and what its cache holds; else {}."""
+    if loader is None:  # a loader without an end has no truth value
+        loader = next((dataset for dataset in _datasets_of(source) if hasattr(dataset, "stats")), None)
+    if loader is None:
+        return {}
+    cache = loader.report()["cache"]
+    cached = {f"cache_{name}": cache[name] for name in ("records", "capacity", "of") if name in cache}
+    numbers = {**loader.stats, **cached}
+    return {name: float(value) for name, value in numbers.items() if isinstance(value, (int, float))}
+
+
+# --- where a pipeline stopped
+
+
+def where_stopped(source: Any, loader: Any) -> str:
+    """Say where the pipeline of an iterator stopped, by the model of tf.data, or by the counters of tfprep's loader."""
+    if now := stages(source):
+        at = " or ".join(f"{stage.name}, which has handed on {stage.produced:,} elements" for stage in stopped(now))
+        lines = [f"stopped in stage {at}"]
+        for stage in now:
+            note = "; it fills for the first time: make it smaller, or timeout_s longer" if stage.fills else ""
+            lines.append(f"  stage {stage.name}: {stage.produced:,} handed on, {stage.elements:,} in its buffer{note}")
+        return "\n".join(lines)
+    if not (count := counters(loader, source)):
+        why = "autotune is off in this pipeline" if is_tensor_iterator(source) else "this is an iterator of Python"
+        return f"which stage stopped is not known, for {why}; the stacks above show where"
+    if ready := count["batches_ready"]:
+        return f"stopped after the loader: {ready:.0f} batches are ready in its reader, and a `.map`, for example, takes none"
+    values = ", ".join(f"{name}={value:g}" for name, value in count.items())
+    return f"stopped in the loader's reader, which has delivered {count['batches']:,.0f} batches\n  {values}"
 
 
 def stopped(now: tuple[Stage, ...]) -> tuple[Stage, ...]:
@@ -218,24 +268,3 @@ def stopped(now: tuple[Stage, ...]) -> tuple[Stage, ...]:
         holding = (stage for stage, before in pairs if before.produced > stage.produced * stage.per_element)
         return (next(holding, now[-2]),)
     return fused or now[-1:]
-
-
-# --- the counters of tfprep's loader
-
-GAUGES = frozenset(
-    {"batches_ready", "batches_in_flight", "prefetch", "threads", "cache_bytes"}
-    | {"cache_records", "cache_capacity", "cache_of"}
-)
-"""Counters that are current values, not totals."""
-
-
-def counters(loader: Any, source: Any) -> dict[str, float]:
-    """Return the counters of tfprep's loader, or of that which a `tf.data.Iterator` reads, and what its cache holds; else {}."""
-    if loader is None:  # a loader without an end has no truth value
-        loader = next((dataset for dataset in _datasets_of(source) if hasattr(dataset, "stats")), None)
-    if loader is None:
-        return {}
-    cache = loader.report()["cache"]
-    cached = {f"cache_{name}": cache[name] for name in ("records", "capacity", "of") if name in cache}
-    numbers = {**loader.stats, **cached}
-    return {name: float(value) for name, value in numbers.items() if isinstance(value, (int, float))}

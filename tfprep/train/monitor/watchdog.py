@@ -7,19 +7,20 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 from tfprep.errors import TrainError
 from tfprep.train.backend import require_backend
-from tfprep.train.monitor.pipeline import Stage, counters, stages, stopped
+from tfprep.train.monitor.pipeline import where_stopped
 from tfprep.train.monitor.waits import call_often
-from tfprep.train.steps import CustomLoop, Listener, TrainSteps, attach, detach
+from tfprep.train.steps import CustomLoop, Listener, Watched, attach, detach
 
 _LOG = logging.getLogger("tfprep.train")
 _LOOKS = 8
-"""Looks within `timeout_s`. They are counted, not the seconds: a process that was suspended has not stalled."""
+"""Looks within `timeout_s`, after the first of a wait. They are counted, not the seconds: a process that was suspended has not
+stalled."""
 
 
 class Watchdog(Listener):
@@ -45,7 +46,7 @@ class Watchdog(Listener):
     def __init__(self, timeout_s: float, *, exit_code: int | None = 70) -> None:
         super().__init__()
         require_backend("Watchdog", "tensorflow", "jax")
-        if not isinstance(timeout_s, (int, float)) or not timeout_s > 0:
+        if not isinstance(timeout_s, (int, float)) or not 0 < timeout_s <= threading.TIMEOUT_MAX:
             raise TrainError(f"timeout_s is a number of seconds above 0, got {timeout_s!r}; for example 300")
         self._timeout_s, self._exit_code = timeout_s, exit_code
         self._stop = threading.Event()
@@ -84,49 +85,28 @@ class Watchdog(Listener):
             self._stop.set()
             loop.close()
 
-    def _begin(self, watched: TrainSteps) -> None:
+    def _begin(self, watched: Watched) -> None:
         self._stop.set()
-        self._stop = threading.Event()
-        self._watched, self._looks, self._awaited = watched, 0, -1
-        call_often(self._look, self._timeout_s / _LOOKS, self._stop, "tfprep-watchdog")
+        self._watched, self._looks, self._batches = watched, 0, -1
+        self._stop = call_often(self._look, self._timeout_s / _LOOKS, "tfprep-watchdog")
 
-    def _look(self) -> bool:
-        """Look at the clock once; returns True."""
+    def _look(self) -> None:
         waits = self._watched.clock.read()
-        awaited = waits.batches if waits.pending_s else -1
-        self._looks = self._looks + 1 if awaited == self._awaited and waits.pending_s else 0
-        self._awaited = awaited
-        if self._looks == _LOOKS:
-            with suppress(OSError, ValueError):  # it is closed
-                faulthandler.dump_traceback(file=sys.__stderr__ or 2)
-            try:
-                where = _where(stages(self._watched.source), counters(self._watched.loader, self._watched.source))
-            except Exception:  # the report has to come all the same
-                _LOG.exception("Watchdog: the counters cannot be read")
-                where = "the stacks above show where"
-            text = f"no batch for {waits.pending_s:.1f} s (timeout_s={self._timeout_s:g}): {where}"
-            _LOG.critical("Watchdog: %s", text)  # on standard error, unless the program has configured its logs
-            if self._exit_code is not None:
-                logging.shutdown()
-                os._exit(self._exit_code)
-        return True
-
-
-def _where(of_tf_data: tuple[Stage, ...], counted: Mapping[str, float]) -> str:
-    """Say where a pipeline stopped, by the model of tf.data, or by the counters of tfprep's loader."""
-    if of_tf_data:
-        at = " or ".join(
-            f"{stage.name}, which has handed on {stage.produced:,} elements" for stage in stopped(of_tf_data)
-        )
-        lines = [f"stopped in stage {at}"]
-        for stage in of_tf_data:
-            note = "; it fills for the first time: make it smaller, or timeout_s longer" if stage.fills else ""
-            lines.append(f"  stage {stage.name}: {stage.produced:,} handed on, {stage.elements:,} in its buffer{note}")
-        return "\n".join(lines)
-    if counted.get("batches_ready", 0) > 0:
-        ready = f"{counted['batches_ready']:.0f} batches are ready in its reader"
-        return f"stopped after the loader: {ready}, and what comes after it, such as a `.map`, does not take them"
-    if counted:
-        values = ", ".join(f"{name}={value:g}" for name, value in counted.items())
-        return f"stopped in the loader's reader, which has delivered {counted['batches']:,.0f} batches\n  {values}"
-    return "which stage stopped is not known, for autotune is off in this pipeline; the stacks above show where"
+        if not waits.pending_s or waits.batches != self._batches:
+            self._looks = 0
+        self._looks += waits.pending_s > 0
+        self._batches = waits.batches
+        if self._looks != _LOOKS + 1:
+            return
+        with suppress(OSError, ValueError):  # it is closed
+            faulthandler.dump_traceback(file=sys.__stderr__ or 2)
+        try:
+            where = where_stopped(self._watched.source, self._watched.loader)
+        except Exception:  # the report has to come all the same
+            _LOG.exception("Watchdog: the counters cannot be read")
+            where = "the stacks above show where"
+        text = f"no batch for {waits.pending_s:.1f} s (timeout_s={self._timeout_s:g}): {where}"
+        _LOG.critical("Watchdog: %s", text)  # on standard error, unless the program has configured its logs
+        if self._exit_code is not None:
+            logging.shutdown()
+            os._exit(self._exit_code)
