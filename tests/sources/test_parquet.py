@@ -170,6 +170,25 @@ def test_broken_files_are_named(tmp_path, change, message):
         list(sources.Table("a.parquet", image="image", label="label").scan(tmp_path / "raw").entries)
 
 
+def test_copies_in_a_folder_relative_to_the_current_one(root, tmp_path, monkeypatch):
+    monkeypatch.delenv("TFPREP_STAGING")
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+    monkeypatch.chdir(tmp_path)
+    check(fields_of(SOURCE, root, tmp_path / "out"))
+    assert len(list((tmp_path / "cache/tfprep/staging").iterdir())) == 6
+
+
+def test_a_user_without_a_home_folder_is_told_to_name_one(root, tmp_path, monkeypatch):
+    """As in a container with a number for its user. Python leaves the tilde in the path."""
+    monkeypatch.delenv("TFPREP_STAGING")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    with pytest.raises(SourceError, match=r"no home folder.*TFPREP_STAGING"):
+        list(SOURCE.scan(root).entries)
+    assert not (tmp_path / "~").exists()
+
+
 def test_no_room_for_a_copy(root, monkeypatch):
     monkeypatch.setattr("tfprep.sources.staging.free_bytes", lambda folder: 1 << 30)
     with pytest.raises(

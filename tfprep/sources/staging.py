@@ -83,9 +83,11 @@ class CheckedFile:
 
 
 def _folder() -> Path:
-    folder = os.environ.get(VARIABLE)
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(folder).absolute() if folder else Path(cache) / "tfprep" / "staging"
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    folder = os.path.expanduser(os.environ.get(VARIABLE) or f"{cache}/tfprep/staging")
+    if folder.startswith("~"):  # as in a container, whose user has no home folder
+        raise SourceError(f"there is no home folder for copies of raw files; name a folder for them in {VARIABLE}")
+    return Path(folder).absolute()
 
 
 def _digest(*texts: str) -> str:
