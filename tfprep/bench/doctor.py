@@ -55,7 +55,7 @@ def examine(folder: str | os.PathLike[str] = ".") -> Iterator[Finding]:
     """
     import resource  # Not at the top: the module does not exist on Windows.
 
-    path = Path(folder).expanduser()
+    path = Path(os.path.expanduser(folder))
     if not path.is_dir():
         raise DatasetError(f"{path} is not a folder; name the one where datasets are to be")
     packages, machine = installed(), this_machine(path)

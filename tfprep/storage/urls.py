@@ -29,7 +29,7 @@ def folder_at(path: PathOrUrl) -> Path:
         return path  # type: ignore[return-value] # a `Url` already
     text = os.fspath(path)
     if "://" not in text:
-        return Path(text).expanduser()
+        return Path(os.path.expanduser(text))  # `Path.expanduser` raises for a user that is unknown, or has no home
     if text.startswith("file://"):
         return Path(text.removeprefix("file://"))
     url: Any = parse_url(text)
