@@ -368,6 +368,19 @@ def test_an_output_that_cannot_be_written_is_an_error(args, built):
     assert (ended.returncode, ended.stderr) == (1, "")
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_name_that_the_encoding_of_the_output_does_not_have_is_shown(encoding, tmp_path):
+    folder = write_photos(tmp_path / "фото …", 4, labels=("кот", "дом"))
+    command = [sys.executable, "-m", "tfprep", "init", folder, "--out", tmp_path / "r.py"]
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    ended = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    command = [sys.executable, "-m", "tfprep", "info", folder, "--json"]
+    ended = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert ended.returncode == 1
+    assert "фото …" in json.loads(ended.stdout)["error"]["message"]
+
+
 def test_json_is_the_only_output_also_where_child_processes_print(recipe, photos, tmp_path):
     recipe.write_text(f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'print(1)'])\n{RECIPE}")
     command = [sys.executable, "-m", "tfprep", "build", recipe, "--data", photos, "--out", tmp_path / "out", "--json"]

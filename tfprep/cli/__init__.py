@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import io
 import os
 import sys
 from contextlib import nullcontext, suppress
@@ -91,6 +92,8 @@ def run() -> None:
         open_standard_descriptors()
         sys.stdin, sys.stdout = sys.stdin or os.fdopen(0), sys.stdout or os.fdopen(1, "w")
         sys.stderr = sys.stderr or os.fdopen(2, "w")
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a character that its encoding does not have is shown as \u2026
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         main()
     finally:

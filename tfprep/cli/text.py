@@ -74,7 +74,7 @@ def json_alone() -> Iterator[None]:
         own = sys.stdout.fileno() == 1
     except (OSError, ValueError):
         own = False
-    out = open(os.dup(1), "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors) if own else sys.stdout  # noqa: SIM115
+    out = open(os.dup(1), "w", encoding="utf-8") if own else sys.stdout  # noqa: SIM115
     _json_out.append(out)
     try:
         if own:
