@@ -191,6 +191,13 @@ def test_init_leaves_warnings_about_photos_to_the_build(run, tmp_path, monkeypat
     assert "4 samples have warnings" in run("build", "recipe.py", "--out", "out")[2]
 
 
+def test_init_finds_the_photos_from_a_recipe_in_a_folder_that_is_a_link(photos, succeed, tmp_path):
+    (tmp_path / "deep/er/recipes").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "deep/er/recipes")
+    succeed("init", photos, "--out", tmp_path / "link/pets.py")
+    succeed("build", tmp_path / "link/pets.py", "--out", tmp_path / "out", "--workers", 0)
+
+
 def test_init_says_why_it_draws_no_samples(succeed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "raw").mkdir()

@@ -119,7 +119,7 @@ def recipe_text(detected: Reading, folder: Path, path: Path) -> str:
         facts="\n".join(line for line in detected.lines()).replace('"""', "'''").replace("\\", "/"),
         file=path.name,
         modules=modules,
-        data=_double_quoted(repr(os.path.relpath(folder, path.parent))),
+        data=_double_quoted(repr(os.path.relpath(folder, path.parent.resolve()))),  # `..` of a link is not where it is
         name=name,
         options=_double_quoted("\n".join(f"    {option}" for option in options)),
     )
