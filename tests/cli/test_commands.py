@@ -198,6 +198,16 @@ def test_init_finds_the_photos_from_a_recipe_in_a_folder_that_is_a_link(photos, 
     succeed("build", tmp_path / "link/pets.py", "--out", tmp_path / "out", "--workers", 0)
 
 
+def test_init_names_files_whose_names_are_not_utf8(photos, succeed, tmp_path):
+    for split, noise in (("train", (6, 8)), ("val", (7, 8))):
+        write_photos(tmp_path / "raw" / split, 20, noise=noise)
+    (tmp_path / "raw/test").mkdir()
+    shutil.copy(photos / "cat/0.jpg", tmp_path / "raw/test" / os.fsdecode(b"caf\xe9.jpg"))
+    out = succeed("init", tmp_path / "raw", "--out", tmp_path / "recipe.py")
+    assert "have no labels, and are left out: test/caf\\udce9.jpg" in out
+    assert "caf/udce9.jpg" in (tmp_path / "recipe.py").read_text()
+
+
 def test_init_says_why_it_draws_no_samples(succeed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "raw").mkdir()

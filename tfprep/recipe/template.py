@@ -16,6 +16,7 @@ from tfprep.fields import RASTER_KINDS, Kind
 from tfprep.sources.detection import Layout
 from tfprep.sources.detection.detect import MOST_PATTERNS, NotRecognized, detect, listed_files, patterns_of
 from tfprep.sources.detection.facts import Reading, look
+from tfprep.units import printable
 
 _STORE: Mapping[Kind, str] = {
     "image": "codecs.Jpeg(95)",
@@ -116,7 +117,7 @@ def recipe_text(detected: Reading, folder: Path, path: Path) -> str:
     if of_dataset:
         modules += "\nfrom tfprep.dataset import Records"
     return _TEMPLATE.format(
-        facts="\n".join(line for line in detected.lines()).replace('"""', "'''").replace("\\", "/"),
+        facts=printable("\n".join(detected.lines())).replace('"""', "'''").replace("\\", "/"),
         file=path.name,
         modules=modules,
         data=_double_quoted(repr(os.path.relpath(folder, path.parent.resolve()))),  # `..` of a link is not where it is
