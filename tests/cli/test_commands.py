@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -196,6 +197,21 @@ def test_init_finds_the_photos_from_a_recipe_in_a_folder_that_is_a_link(photos, 
     (tmp_path / "link").symlink_to(tmp_path / "deep/er/recipes")
     succeed("init", photos, "--out", tmp_path / "link/pets.py")
     succeed("build", tmp_path / "link/pets.py", "--out", tmp_path / "out", "--workers", 0)
+
+
+def test_printed_commands_work_for_names_with_spaces(photos, run, succeed, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    out = succeed("init", photos, "--out", "my pets.py")
+    (command,) = re.findall(r"Next: (tfprep .*)", out)
+    succeed(*shlex.split(command)[1:], "--workers", 0)
+    (command,) = re.findall(r"^Build: (tfprep .*)", Path("my pets.py").read_text(), re.M)
+    succeed(*shlex.split(command)[1:], "--workers", 0)
+    os.rename("out", "my out")
+    next(Path("my out").rglob("*.tfrecord-*")).write_bytes(b"damaged")
+    status, out, _ = run("verify", "my out/my_photos")
+    (command,) = re.findall(r"(tfprep build .* --verify) makes", out)
+    succeed(*shlex.split(command.replace("RECIPE", "'my pets.py'"))[1:], "--workers", 0)
+    assert (status, run("verify", "my out/my_photos")[0]) == (1, 0)
 
 
 def test_init_names_files_whose_names_are_not_utf8(photos, succeed, tmp_path):

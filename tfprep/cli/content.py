@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import click
@@ -241,7 +242,7 @@ def check_command(folder: str, exclude: Path | None, groups: Path | None, html: 
     lines = chain(_check_lines(folder, leaks), _suspicion_lines(suspicions))
     if leaks.straddle and not (exclude or groups):
         written = [
-            f"To keep like pictures in one split: tfprep check {folder} --groups groups.csv, and in the recipe",
+            f"To keep like pictures in one split: tfprep check {quote(folder)} --groups groups.csv, and in the recipe",
             "  splits=sources.Fractions(train=0.8, val=0.2, group_by=sources.GroupFile(HERE / 'groups.csv'))",
             *written,
         ]

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -152,7 +153,7 @@ def verify_command(folder: str, as_json: bool) -> int:
             verdict = f"{folder}: no fault found ({units.size(checked)} checked)"
         else:
             verdict = (
-                f"{count}. Of a build: tfprep build RECIPE --out {folder} --verify makes the damaged shards again. "
+                f"{count}. Of a build: tfprep build RECIPE --out {quote(folder)} --verify makes the damaged shards again. "
                 "Of an index: write the files again, then run tfprep index; a file that kept its size and time is read again "
                 "after `touch FILE`."
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from shlex import quote
 
 import click
 
@@ -36,7 +37,7 @@ def init_command(folder: Path, out: Path, layout: Layout | None, ignore: tuple[s
         text.echo(f"  {line}")
     picture = out.with_name(f"{out.stem}-preview.png")
     text.echo(f"  {_draw_samples(out, folder, picture)}")
-    text.echo(f"Wrote {out}. Next: tfprep build {out} --out out/{dataset_name(folder)}")
+    text.echo(f"Wrote {out}. Next: tfprep build {quote(str(out))} --out out/{dataset_name(folder)}")
 
 
 def _draw_samples(recipe: Path, folder: Path, picture: Path) -> str:
