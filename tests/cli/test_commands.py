@@ -273,12 +273,13 @@ RECIPE = Recipe(name="slow", source=sources.Folder(), derive={"d": slow}, store=
 """
 
 
-def test_ctrl_c_says_how_to_continue_and_the_same_command_continues(photos, tmp_path):
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_says_how_to_continue_and_the_same_command_continues(photos, tmp_path, sent):
     (tmp_path / "slow.py").write_text(SLOW)
     command = [sys.executable, "-m", "tfprep", "build", "slow.py", "--data", photos, "--out", "out", "--workers", "1"]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
         wait_until(lambda: list((tmp_path / "out").glob(".tfprep/**/*.tmp")), process)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(sent)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "the same command continues the build" in err

@@ -6,6 +6,7 @@ import difflib
 import importlib
 import io
 import os
+import signal
 import sys
 from contextlib import nullcontext, suppress
 from typing import Any, NoReturn
@@ -80,7 +81,7 @@ def tfprep() -> None:
     """Image preprocessing done once, ahead of training.
 
     Exit status: 0 success, 1 error (explained on standard error), 2 wrong usage, 3 too many rejected inputs, 4 a check failed,
-    130 interrupted.
+    130 interrupted (Ctrl-C or SIGTERM).
     """
 
 
@@ -94,6 +95,8 @@ def run() -> None:
         sys.stderr = sys.stderr or os.fdopen(2, "w")
     if isinstance(sys.stdout, io.TextIOWrapper):  # a character that its encoding does not have is shown as \u2026
         sys.stdout.reconfigure(errors="backslashreplace")
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # which process 1 of a container ignores
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         main()
     finally:
