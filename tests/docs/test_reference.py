@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+import tfprep
 from tests.docs import pages
 from tfprep.load import Data
 
@@ -36,3 +37,10 @@ def missing_sections(function):
 def test_public_functions_have_args_returns_and_raises(package):
     public = [getattr(Data, call) for call in CALLS] if package.endswith("Data") else functions(package)
     assert {f.__name__: missing for f in public if (missing := list(missing_sections(f)))} == {}
+
+
+def test_every_public_name_of_the_package_has_an_entry():
+    """Packages have pages of their own, which list what they export."""
+    listed = re.findall(r"(?:autoclass|autofunction):: tfprep\.(\w+)$", pages.text("reference/tfprep.md"), re.M)
+    packages = [package.removeprefix("tfprep.") for package in PACKAGES]
+    assert set(tfprep.__all__) == {*listed, *packages, "__version__"} - {"tfprep", "records"}
