@@ -111,6 +111,19 @@ def test_rejected_samples_are_counted_and_bounded(run, succeed, recipe, photos, 
     assert "2 inputs were rejected" in out
 
 
+def test_files_that_the_source_does_not_read_are_counted(recipe, photos, run, succeed, tmp_path):
+    raw = shutil.copytree(photos, tmp_path / "raw")
+    shutil.copy(raw / "cat/0.jpg", raw / "cat/0.JPEG")
+    (raw / "notes.txt").write_text("")
+    recipe.write_text(RECIPE.replace("sources.Folder(", "sources.Folder('{label}/*.jpg', "))
+    order = ("build", recipe, "--data", raw, "--out", tmp_path / "out", "--workers", 0)
+    assert "Not read by the source: not an image by its suffix: 1, outside the pattern: 1" in succeed(*order)
+    assert json.loads(run(*order, "--json")[1])["passed_over"] == {
+        "not an image by its suffix": 1,
+        "outside the pattern": 1,
+    }
+
+
 def test_info(run, succeed, built, tmp_path):
     out = succeed("info", built)
     assert "train" in out

@@ -313,6 +313,7 @@ class Build:
             records=sum(info.samples * info.variants for info in infos.values()),
             **{name: sum(split[name] for split in splits.values()) for name in ("samples", "shards", "bytes")},
             rejected=manifest.rejected,
+            passed_over=plan.listing.tally,
             splits=splits,
             built_samples=samples,
             built_shards=len(built),

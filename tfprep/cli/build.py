@@ -182,6 +182,9 @@ def _summary_text(summary: Any, finish: bool) -> str:
         lines.append(
             f"{units.number(summary.rejected, 'input was', 'inputs were')} rejected; see {summary.path / 'rejects.jsonl'}"
         )
+    if summary.passed_over:
+        counts = (f"{reason}: {count:,}" for reason, count in summary.passed_over.items())
+        lines.append(f"Not read by the source: {', '.join(counts)}")
     if built:
         lines.append(f"Report: {summary.path / 'report.html'}")
     if sizes := mixed_sizes(open_dataset(summary.out).manifest):
