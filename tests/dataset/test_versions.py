@@ -272,21 +272,29 @@ def test_what_is_named_like_a_version_and_is_not_one_stays(publish, tmp_path):
     out = tmp_path / "out"
     publish(0)
     (out / "v0007").mkdir()
-    (out / "v0007/notes.txt").write_text("mine")
+    for name in ("notes.txt", "manifest.json", "train.tfrecord-00000-of-00001"):
+        (out / "v0007" / name).write_text("mine")
     (out / "v0009").write_text("also mine")
     for first in (1000, 0):
-        publish(first)
-    assert ((out / "v0007/notes.txt").read_text(), (out / "v0009").read_text()) == ("mine", "also mine")
+        publish(first, keep=0)
+    assert list(clean(out, remove=True).versions) == []
+    assert {path.read_text() for path in (out / "v0007").iterdir()} == {"mine"}
+    assert (out / "v0009").read_text() == "also mine"
     assert int(next(tfprep.open(out).samples("train"))["clicks"][0, 0, 0]) == 0
 
 
-def test_a_version_that_lost_its_manifest_is_removed_like_others(publish, tmp_path):
+@pytest.mark.parametrize("lost", ["manifest.json", "[!l]*"])
+def test_a_version_that_lost_its_manifest_is_named_and_removed_and_is_none_of_those_that_stay(publish, tmp_path, lost):
+    """Also one without shards, as that of an index."""
     out = tmp_path / "out"
-    for first in (0, 1000):
-        publish(first)
-    (out / "v0001/manifest.json").unlink()
-    publish(0, keep=0)
-    assert [path.name for path in out.glob("v*")] == ["v0003"]
+    for first in (0, 1000, 0):
+        publish(first, keep=5)
+    for path in (out / "v0002").glob(lost):
+        path.unlink()
+    assert (out / "v0002/locations.bin").exists()
+    assert list(clean(out, keep=1).versions) == [2]
+    clean(out, keep=1, remove=True)
+    assert sorted(path.name for path in out.glob("v*")) == ["v0001", "v0003"]
 
 
 def test_older_versions_stay_where_a_folder_cannot_be_locked(publish, tmp_path, monkeypatch):

@@ -15,8 +15,8 @@ from tfprep.dataset.names import INDEX, LOCATIONS, MANIFEST, PRIVATE, REJECTS, R
 from tfprep.dataset.versions import (
     RUN,
     NewVersion,
-    current_version,
     find_current,
+    older_versions,
     own_bytes,
     remove_old,
     version_folder,
@@ -88,12 +88,12 @@ def clean(place: PathOrUrl, *, keep: int = 0, remove: bool = False) -> Leftovers
 
 
 def _find(root: Path, keep: int) -> Leftovers:
-    there = find_current(root) if is_remote(root) else current_version(root)
+    if not is_remote(root):
+        return Leftovers(str(root), {n: own_bytes(version_folder(root, n)) for n in older_versions(root, keep)})
+    there = find_current(root)
     current = there.number if there else 0  # a store may hold what is left of a first build
     numbers = [number for number in version_numbers(root) if number != current]
     older = numbers[: max(0, len(numbers) - keep)]
-    if not is_remote(root):
-        return Leftovers(str(root), {number: own_bytes(version_folder(root, number)) for number in older})
     kept = {number: read_manifest(version_folder(root, number)) for number in {current, *numbers} - {0, *older}}
     needed = {name for number, manifest in kept.items() for name in _needed(number, manifest)}
     infos = {info.name: info for info in open_store(root).list()}

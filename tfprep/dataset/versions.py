@@ -36,7 +36,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tfprep.dataset.names import BESIDE, MANIFEST, POINTER, PRIVATE, REPORT
+from tfprep.dataset.names import BESIDE, LOCATIONS, MANIFEST, POINTER, PRIVATE, REPORT
 from tfprep.errors import BuildError, BuildLockedError, DatasetError, ObjectChangedError, StorageError
 from tfprep.storage.address import without_secrets
 from tfprep.storage.local import link_or_copy, remove_leftovers, sync_folder, whole_file, writing
@@ -153,15 +153,30 @@ def find_version(path: PathOrUrl, number: int | None = None) -> Version:
         raise
 
 
-def version_numbers(root: Path, *, damaged: bool = False) -> list[int]:
-    """Return the numbers of all complete versions of a dataset, in order; `damaged`: also of local ones without a manifest."""
+def version_numbers(root: Path) -> list[int]:
+    """Return the numbers of all complete versions of a dataset, in order."""
     if is_remote(root):
         names = [info.name.rpartition("/")[0] for info in open_store(root).list() if info.name.endswith(f"/{MANIFEST}")]
-    else:
-        content = [MANIFEST, *(["*.tfrecord-*"] if damaged else [])]
-        folders = [path for path in (root.iterdir() if root.is_dir() else ()) if not path.is_symlink()]
-        names = [path.name for path in folders if any(any(path.glob(pattern)) for pattern in content)]
-    return sorted(int(match[1]) for name in names if (match := _FOLDER.match(name)))
+        return sorted(int(match[1]) for name in names if (match := _FOLDER.match(name)))
+    return [number for number, folder in _local_versions(root).items() if (folder / MANIFEST).exists()]
+
+
+def _local_versions(root: Path) -> dict[int, Path]:
+    """Return the folders of all versions by number, in order, also of those that lost their manifest.
+
+    `locations.bin` tells them from folders of the user that are named so: other tools write TFRecords and a `manifest.json` too.
+    """
+    folders = [path.parent for path in root.glob(f"v*/{LOCATIONS}")]
+    numbers = {int(match[1]): path for path in folders if (match := _FOLDER.match(path.name)) and not path.is_symlink()}
+    return dict(sorted(numbers.items()))
+
+
+def older_versions(root: Path, keep: int) -> list[int]:
+    """Return the older versions of a local dataset, but for the `keep` latest, and all older ones that lost their manifest."""
+    current, complete = current_version(root).number, version_numbers(root)
+    older = [number for number in complete if number < current]
+    damaged = [number for number in _local_versions(root) if number < current and number not in complete]
+    return sorted([*older[: max(0, len(older) - keep)], *damaged])
 
 
 def _read_pointer(root: Path) -> int:
@@ -438,7 +453,7 @@ class NewVersion:
           BuildError: The disk refuses, or another process published at the store meanwhile.
           StorageError: The store refuses.
         """
-        older = 1 if is_remote(self.root) else max(1, len(version_numbers(self.root, damaged=True)) - 1)
+        older = 1 if is_remote(self.root) else max(1, len(version_numbers(self.root)) - 1)
         self.write(MANIFEST, manifest.to_json())
         self.clear()
         with writing(self.folder):
@@ -545,11 +560,9 @@ def _tidy(root: Path) -> None:
     if current is None:
         return
     new = root / NEW
-    for path in sorted(path for path in root.iterdir() if _FOLDER.match(path.name) and not path.is_symlink()):
-        if int(path.name[1:]) <= current.number or (new.exists() and any(new.iterdir())):
+    for number, path in _local_versions(root).items():  # shards without a manifest, which was lost, are used again
+        if number <= current.number or (new.exists() and any(new.iterdir())):
             continue
-        if not (path / MANIFEST).is_file() and not any(path.glob("*.tfrecord-*")):
-            continue  # of somebody else; shards without a manifest, which was lost, are used again
         with (
             suppress(BlockingIOError, BuildError),
             file_locked(path, BlockingIOError()),
@@ -573,11 +586,8 @@ def remove_old(root: PathOrUrl, keep: int = 1) -> int:
     Returns:
       The number of bytes that are free again: of files that no other version shares.
     """
-    place = folder_at(root)
-    current = current_version(place).number
-    older = [number for number in version_numbers(place, damaged=True) if number != current]
-    freed = 0
-    for number in older[: max(0, len(older) - keep)]:
+    place, freed = folder_at(root), 0
+    for number in older_versions(place, keep):
         path, aside = version_folder(place, number), place / PRIVATE / f"removed-{number}"
         # Not held, as far as locks tell: on NFS an exclusive lock of a folder is an error, and versions stay.
         with writing(path), suppress(BlockingIOError, BuildError), file_locked(path, BlockingIOError()):
