@@ -326,8 +326,12 @@ OWN = """
 class D(dict): pass
 class L(list): pass
 class S(set): pass
+class Z(set): __slots__ = ("n",)
 class F(float): pass
 class A(np.ndarray): pass
+def with_n(one, n):
+    one.n = n
+    return one
 class M(enum.Enum):
     A = 1
     B = 2
@@ -361,6 +365,7 @@ INSIDE = {
             ("collections.defaultdict(lambda: 5)", "5", "6"), ("re.compile('a')", "'a'", "'b'"), ("D(a=1)", "1", "2"),
             ("collections.OrderedDict(a=1)", "1", "2"),
             ("L([1])", "1", "2"), ("S('ab')", "ab", "ac"), ("F(2)", "2", "3"), ("np.ones(3).view(A)", "ones", "zeros"),
+            ("with_n(np.ones(3).view(A), 1)", "1", "2"), ("with_n(Z('a'), 1)", "1", "2"), ("with_n(Z('a'), 1)", "'a'", "'b'"),
             ("M.A", "M.A", "M.B"), ("P(3)", "3", "4"), ("R(1)", "1", "2"), ("f", "f", "h"), ("E", "E", "R"),
             ("math", "math", "re"), ("np.add", "add", "multiply"),
         )

@@ -18,8 +18,9 @@ import pickle
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from enum import Enum
 from pathlib import PurePath
-from types import CellType, FunctionType, MethodType, ModuleType
+from types import CellType, FunctionType, MethodType, ModuleType, NoneType
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,8 @@ STATE = "state"
 NO_SOURCE = "without source"
 """The key in a description's code of the names of functions and classes whose source cannot be found."""
 _CACHED = type(functools.cache(len))
+_PLAIN = frozenset({NoneType, bool, int, float, complex, str, bytes, list, tuple, dict})
+"""Types whose values are what they hold."""
 _RANDOM = "random", "_random", "numpy.random._generator", "numpy.random.mtrand", "numpy.random.bit_generator"
 """Modules of generators of random numbers, whose state differs from process to process."""
 
@@ -128,6 +131,8 @@ class _State(pickle.Pickler):
     def persistent_id(self, value: Any) -> Any:
         """Return what is pickled in place of a value; None for the value itself."""
         kind = type(value)
+        if kind in _PLAIN:
+            return None
         if any(base.__module__ in _RANDOM for base in kind.__mro__):
             raise pickle.PicklingError(f"the state of a {kind.__qualname__} differs from process to process")
         for module in (str(kind.__module__), module_of(value)):
@@ -145,9 +150,11 @@ class _State(pickle.Pickler):
             parts = "cache", value.__wrapped__
         elif isinstance(value, set | frozenset):
             items = sorted(json_text(self._description.describe(item)) for item in value)
-            parts = kind, items, getattr(value, "__dict__", {})
+            parts = kind, items, value.__getstate__() or {}
         elif kind is np.ndarray and not value.dtype.hasobject:  # a large one is not copied again and again
             parts = "array", str(value.dtype.descr), value.shape, hashlib.sha256(value.tobytes()).digest()
+        elif is_users(kind) and _may_lose_attributes(kind) and (attributes := object.__getstate__(value)):
+            parts = "attributes", value.__reduce_ex__(4), attributes
         return parts
 
     def reducer_override(self, value: Any) -> Any:
@@ -217,6 +224,12 @@ class _State(pickle.Pickler):
             return ()
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         return sorted(names & function.__globals__.keys())
+
+
+def _may_lose_attributes(kind: type) -> bool:
+    """Return True if an installed base of the class decides what pickling saves: that of an array leaves out its attributes."""
+    reducing = next(base for base in kind.__mro__ if {"__reduce__", "__reduce_ex__"} & vars(base).keys())
+    return reducing is not object and not is_users(reducing) and not issubclass(kind, Enum)
 
 
 def _name(value: FunctionType | type | ModuleType) -> tuple[str, str]:
