@@ -100,6 +100,9 @@ def run() -> None:
     try:
         main()
     finally:
+        # Ctrl-C while text was executed, as namedtuple and users' functions do: Python notes it until it executes the next text,
+        # and ends the process by the signal in place of the exit status.
+        exec("")
         try:  # Python would try again to write what is left at its end, and exit with status 120.
             sys.stdout.flush()
         except OSError:
