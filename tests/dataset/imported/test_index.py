@@ -21,7 +21,7 @@ from tfprep import Recipe, codecs, sources
 from tfprep.builder import BuildOptions, build
 from tfprep.dataset import index_tfrecords
 from tfprep.dataset.imported import scan
-from tfprep.dataset.manifest import seal
+from tfprep.dataset.manifest import digest_of, seal
 from tfprep.dataset.names import stored_name
 from tfprep.dataset.verify import verify
 from tfprep.errors import BuildError, DatasetError
@@ -190,6 +190,8 @@ WRONG_DECLARATIONS = [
     ({"bands": {"kind": "map", "shape": [4, 5, 2]}}, "'bands' is declared as map, which its float values"),
     ({"bands": {"kind": "points", "shape": [4, 10]}}, r"'bands' is declared as points, whose shape is \[null, 2\]"),
     ({"bands": {**BOXES, "shape": [2, 4]}}, "the records have 40 values"),
+    ({"image": {"kind": "image", "dtype": "float32"}}, "'image' is declared as float32 .* its images are uint8, 8 to 8 high"),
+    ({"image": {"kind": "mask", "shape": [8, 10, 1]}}, r"'image' is declared as uint8 \[8, 10, 1\], but its images"),
     ("[", NO_FILE),
     ({"text": {"size": 3}}, NO_FILE),
     ({"text": {"kind": "boxes"}}, NO_FILE),
@@ -202,7 +204,9 @@ WRONG_DECLARATIONS = [
 @pytest.mark.parametrize(("features", "message"), WRONG_DECLARATIONS)
 def test_a_declaration_that_the_records_or_its_form_do_not_allow_is_refused(tmp_path, index_as, features, message):
     bands = RNG.random(40).astype(np.float32)
-    write(tmp_path / "a.tfrecord", [serialized({"matrix": np.arange(12), "text": b"text", "bands": bands})])
+    image = image_bytes(RNG, (8, 9), "PNG", "L")
+    values = {"matrix": np.arange(12), "text": b"text", "bands": bands, "image": image}
+    write(tmp_path / "a.tfrecord", [serialized(values)])
     with pytest.raises(DatasetError, match=message):
         index_as(features)
 
@@ -275,7 +279,7 @@ def archive():
 
 
 NO_RECORDS = (
-    r"a\.tfrecord, byte 0, after 0 whole records: (cut short|wrong checksum).*give a pattern that leaves it out"
+    r"a\.tfrecord, record 0 at byte 0: (cut short|wrong checksum).*give a pattern that leaves it out"
 )
 REFUSED = [
     ([sequence()], "", {}, r"a\.tfrecord, record 0 at byte 0: it is a tf\.train\.SequenceExample"),
@@ -393,13 +397,16 @@ def test_new_shards_may_change_shapes(tmp_path):
     assert [sample["new"].tolist() for sample in samples] == [[], [], [], [], [], [1.5]]
 
 
-def test_splits_are_added_one_by_one(tmp_path):
-    """A shard that is a link keeps its name, which is part of the keys."""
+def test_splits_are_added_one_by_one(tmp_path, monkeypatch):
+    """A shard that is a link keeps its name, which is part of the keys. The part file of a shard is read and hashed once."""
     (tmp_path / "a-train").symlink_to(write(tmp_path.with_name(f"{tmp_path.name}-blob"), numbers(*range(6))))
     write(tmp_path / "b-val", [serialized({"n": n, "extra": 1}) for n in range(4)])
     index_tfrecords(str(tmp_path / "a-*"), "train")
+    hashed = []
+    monkeypatch.setattr(scan, "digest_of", lambda path: hashed.append(path) or digest_of(path))
     report = index_tfrecords(str(tmp_path / "b-*"), "val")
     assert report.scanned == ("b-val",)
+    assert len(hashed) == len(set(hashed)) == 2
     data = tfprep.open(tmp_path)
     assert data.index("train")["key"][5].as_py() == "a-train#5"
     assert {name: split.samples for name, split in data.splits.items()} == {"train": 6, "val": 4}

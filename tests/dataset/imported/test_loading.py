@@ -261,7 +261,7 @@ def test_an_index_of_shards_in_an_object_store(s3, tmp_path):
     open_store(url).write("train-0", b"something else")
     with pytest.raises(DatasetError, match=r"train-0 holds 14 bytes, .*tfprep index again"):
         there.numpy_loader("train", 5)
-    with pytest.raises(DatasetError, match="train-0, byte 0, after 0 whole records"):
+    with pytest.raises(DatasetError, match="train-0, record 0 at byte 0"):
         index_tfrecords(f"{url}/train-*", "train", out)
     open_store(url).delete(["train-0"])
     with pytest.raises(DatasetError, match="train-0"):

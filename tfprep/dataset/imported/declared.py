@@ -34,7 +34,7 @@ class Declared:
     Attributes:
         kind: The kind of field.
         shape: The shape of a value; None for an axis whose length differs.
-        dtype: The dtype of a string that holds an array's bytes.
+        dtype: The dtype of a string that holds an array's bytes, or of an image's pixels.
         classes: The names of a label's classes.
         format: The form of boxes (`tfprep.convert_boxes`); "" if it is not said.
         reason: Why the feature cannot be read; "" if it can.

@@ -95,27 +95,27 @@ def index_tfrecords(
         raise DatasetError(f"on_bad is 'raise' or 'skip', not {on_bad!r}")
     if workers is not None and workers < 0:
         raise DatasetError(f"workers is at least 0, not {workers}")
-    found = find_source(os.fspath(source), split)
-    beside = [found.folder / FEATURES_JSON] if FEATURES_JSON in names_in(found.folder) else []
+    listed = find_source(os.fspath(source), split)
+    beside = [listed.folder / FEATURES_JSON] if FEATURES_JSON in names_in(listed.folder) else []
     files = beside if features is None else [Path(features)]
     declared = {name: entry for path in files for name, entry in read_declared(path).items()}
-    folder = _index_folder(found.folder, out)
+    folder = _index_folder(listed.folder, out)
     work = folder / PRIVATE
     with NewVersion(folder) as new:
         old = None if new.before is None else read_manifest(new.before.path)
         if old is not None and old.imported is None:
             raise DatasetError(f"{folder} holds a dataset that tfprep built; choose another folder for the index")
-        shards = {**dict(_earlier_shards(folder, old, found.splits)), **found.splits}
-        counts = Counter(shard.path for of_split in shards.values() for shard in of_split)
+        splits = {**_earlier_splits(folder, old), **listed.splits}
+        counts = Counter(shard.path for shards in splits.values() for shard in shards)
         if twice := [path for path, count in counts.items() if count > 1]:
             raise DatasetError(
                 f"{twice[0]} is in two splits of {folder}: index the other one again without it first, or choose another folder"
             )
-        groups, scanned = _scanned(shards, work, workers, on_bytes)
+        groups, scanned = _scanned(splits, listed.splits, work, workers, on_bytes)
         if on_bad == "raise":
-            for key in found.splits:
-                _check_whole(groups[key], found.lengths.get(key))
-        content = _decide(work, groups, old.name if old else found.name, declared, skip=on_bad == "skip")
+            for key in listed.splits:
+                _check_whole(groups[key], listed.lengths.get(key))
+        content = _decide(work, groups, old.name if old else listed.name, declared, skip=on_bad == "skip")
         lost = set(old.fields if old else ()) - content.infos.keys()
         if lost and old is not None and old.rejected and on_bad == "raise":
             raise DatasetError(
@@ -127,7 +127,7 @@ def index_tfrecords(
     return IndexReport(
         folder, manifest, tuple(content.fields), tuple(name_below(content.root, shard.path) for shard in scanned),
         sum(shard.bytes for shard in scanned), tuple(_changes(old, manifest)),
-        tuple(missing_shards(shard.path for some in found.splits.values() for shard in some)),
+        tuple(missing_shards(shard.path for shards in listed.splits.values() for shard in shards)),
     )  # fmt: skip
 
 
@@ -159,48 +159,56 @@ def _changes(old: Manifest | None, new: Manifest) -> Iterator[str]:
 # --- what is in the shards ------------------------------------------------------------------------------------------------
 
 
-def _earlier_shards(folder: Path, old: Manifest | None, given: Collection[str]) -> Iterator[tuple[str, list[Shard]]]:
-    """Yield the splits that are indexed already, with their shards as they were then; as they are where no receipt is left.
-
-    The shards of the splits that are given again may be gone.
-    """
+def _earlier_splits(folder: Path, old: Manifest | None) -> dict[str, list[Shard]]:
+    """Return the splits that are indexed already, with their shards as they were then."""
     if old is None or old.imported is None:
-        return
+        return {}
     root = root_of(version_folder(folder, 1), old)
     root = root if is_remote(root) else Path(os.path.abspath(root))  # links are not resolved: shards keep their names
-    for split, info in old.splits.items():
-        versions = zip(info.files[0], old.imported.versions[split], strict=True)
-        before = [Shard(root / unquote(file.name), file.bytes, version) for file, version in versions]
-        kept = [split in given or find_receipt(shard, folder / PRIVATE) for shard in before]
-        yield split, [shard if is_kept else current(shard.path) for shard, is_kept in zip(before, kept, strict=True)]
+    return {
+        split: [
+            Shard(root / unquote(file.name), file.bytes, version)
+            for file, version in zip(info.files[0], old.imported.versions[split], strict=True)
+        ]
+        for split, info in old.splits.items()
+    }
 
 
 def _scanned(
-    shards: Mapping[str, Sequence[Shard]], work: Path, workers: int | None, on_bytes: Callable[[int, int], None]
-) -> tuple[Groups, list[Shard]]:
-    """Return the shards of all splits with what was found in them, and those that were scanned for it."""
-    found = {shard: find_receipt(shard, work) for of_split in shards.values() for shard in of_split}
-    due = [shard for shard, receipt in found.items() if receipt is None]
-    total, left = sum(shard.bytes for shard in found), sum(shard.bytes for shard in due)
+    splits: Mapping[str, Sequence[Shard]], given: Collection[str], work: Path, workers: int | None,
+    on_bytes: Callable[[int, int], None],
+) -> tuple[Groups, list[Shard]]:  # fmt: skip
+    """Return the shards of all splits with what was found in them, and those that were scanned for it.
+
+    A shard of a split that is not given again is taken as it was, and may be gone; one whose receipt is lost, as it is now.
+    """
+    receipts = dict[Shard, Scanned | None]()
+    shards_by_split: dict[str, list[Shard]] = {split: [] for split in splits}
+    for split, shards in splits.items():
+        for shard in shards:
+            receipt = find_receipt(shard, work)
+            now = shard if receipt is not None or split in given else current(shard.path)
+            receipts[now] = receipt
+            shards_by_split[split].append(now)
+    due = [shard for shard, receipt in receipts.items() if receipt is None]
+    total, left = sum(shard.bytes for shard in receipts), sum(shard.bytes for shard in due)
     on_bytes(total - left, total)
-    receipts = {shard: receipt for shard, receipt in found.items() if receipt is not None}
-    receipts |= scan_shards(due, work, workers, lambda done: on_bytes(total - left + done, total))
-    return {split: [(shard, receipts[shard]) for shard in of_split] for split, of_split in shards.items()}, due
+    whole = {shard: receipt for shard, receipt in receipts.items() if receipt is not None}
+    whole |= scan_shards(due, work, workers, lambda done: on_bytes(total - left + done, total))
+    return {split: [(shard, whole[shard]) for shard in shards] for split, shards in shards_by_split.items()}, due
 
 
 def _check_whole(group: Sequence[tuple[Shard, Scanned]], lengths: Sequence[int] | None) -> None:
     """Raise DatasetError for damage, with what to do, and for other numbers of records than `dataset_info.json` has."""
     advice = "Write the file again, or leave such records out with --on-bad skip, which lists them"
     for number, (shard, found) in enumerate(group):
-        if found.bad:
-            bad = found.bad[0]
-            raise DatasetError(f"{shard.path}, record {bad.number} at byte {bad.offset:,}: {bad.reason}. {advice}")
-        if found.fault:
-            other = "If it is not a TFRecord file, give a pattern that leaves it out. If it is compressed as a whole (GZIP, "
-            other += "ZLIB), index copies without compression, which `gzip -dc < FILE` writes (`pigz -dc` for ZLIB). "
+        if found.lost:
+            lost, other = found.lost[0], ""
+            if not found.end:
+                other = "If it is not a TFRecord file, give a pattern that leaves it out. If it is compressed as a whole (GZIP, "
+                other += "ZLIB), index copies without compression, which `gzip -dc < FILE` writes (`pigz -dc` for ZLIB). "
             raise DatasetError(
-                f"{shard.path}, byte {found.end:,}, after {found.records:,} whole records: {found.fault} "
-                f"({shard.bytes - found.end:,} bytes follow). {'' if found.end else other}{advice}"
+                f"{shard.path}, record {lost.number:,} at byte {lost.offset:,}: {lost.reason}. {other}{advice}"
             )
         if lengths is not None and found.records != lengths[number]:
             raise DatasetError(

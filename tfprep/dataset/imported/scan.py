@@ -63,7 +63,10 @@ a single number or a short string."""
 
 @dataclass(frozen=True)
 class LostRecord:
-    """A record that cannot be part of a dataset: its number in the file, its offset, and why."""
+    """A record that cannot be part of a dataset: its number in the file, its offset, and why.
+
+    After one whose length is damaged nothing more of its file can be read.
+    """
 
     number: int
     offset: int
@@ -76,15 +79,13 @@ class Scanned:
 
     Attributes:
         records: The number of good records, which are in the part file.
-        bad: The records that are not Examples, or whose checksum is wrong.
-        fault: Why the file does not end with a record; "" if it does.
+        lost: The records that are not Examples, or are damaged.
         end: Where its last whole record ends.
         part: The SHA-256 of the part file.
     """
 
     records: int
-    bad: tuple[LostRecord, ...]
-    fault: str
+    lost: tuple[LostRecord, ...]
     end: int
     part: str = ""
 
@@ -262,11 +263,11 @@ def open_scan(folder: Path) -> Callable[[Shard, Mark], Scanned]:
 
 
 def _scan(records: Iterator[Found], part: BinaryIO, mark: Mark) -> Scanned:
-    bad: list[LostRecord] = []
-    block, good, start, end, fault = _Block(), 0, 0, 0, ""
+    lost: list[LostRecord] = []
+    block, good, start, end = _Block(), 0, 0, 0
     for number, found in enumerate(records):
         if found.payload is None:
-            fault = found.fault
+            lost.append(LostRecord(number, found.offset, f"{found.fault}; what follows cannot be read"))
             break
         end = found.offset + len(found.payload) + FRAME_BYTES
         try:
@@ -274,19 +275,19 @@ def _scan(records: Iterator[Found], part: BinaryIO, mark: Mark) -> Scanned:
                 raise ExampleError(found.fault)
             block.add(number, found, found.payload)
         except ExampleError as error:
-            bad.append(LostRecord(number, found.offset, str(error)))
+            lost.append(LostRecord(number, found.offset, str(error)))
         if end - start >= BLOCK_BYTES or block.features >= _BLOCK_FEATURES:
             block.write(part)
             mark(end)
             block, good, start = _Block(), good + block.records, end
     block.write(part)
-    return Scanned(good + block.records, tuple(bad), fault, end)
+    return Scanned(good + block.records, tuple(lost), end)
 
 
 # --- part files -------------------------------------------------------------------------------------------------------
 
 
-_VERSION = 9
+_VERSION = 10
 
 
 def part_of(shard: Shard, folder: Path) -> Path:

@@ -337,6 +337,11 @@ def _image(name: str, feature: str, summary: FeatureSummary, known: Declared) ->
     odd = summary.records - images
     ranges = summary.ranges["height"], summary.ranges["width"]
     sides = [least if least == most and not odd else None for least, most in ranges]
+    wrong_sides = [side for side, both in zip(known.shape or (), ranges, strict=False) if side and (side, side) != both]
+    if wrong_sides or known.dtype not in (None, "str", "object", dtype):
+        declared = f"{known.dtype or dtype} {list(known.shape or ())}"
+        found = f"{dtype}, {ranges[0][0]} to {ranges[0][1]} high and {ranges[1][0]} to {ranges[1][1]} wide"
+        raise DatasetError(f"{feature!r} is declared as {declared}, but its images are {found}; correct --features")
     if known.kind and known.shape and len(known.shape) == 3 and known.shape[2] is not None:
         depth = known.shape[2]
     is_named = bool(_MASK_WORDS & set(re.split(r"[^a-z]+", feature.lower())))

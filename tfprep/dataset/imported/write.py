@@ -85,11 +85,8 @@ class Content:
 
     def _tables(self, folder: Path, split: str, group: Sequence[tuple[Shard, Scanned]]) -> Iterator[pa.Table]:
         for number, (shard, scanned) in enumerate(group):
-            name, records, bad = name_below(self.root, shard.path), 0, list(scanned.bad)
-            if scanned.fault:
-                reason = f"{scanned.fault}; what follows is left out"
-                bad.append(LostRecord(scanned.records + len(bad), scanned.end, reason))
-            self._reject(split, name, bad)
+            name, records = name_below(self.root, shard.path), 0
+            self._reject(split, name, scanned.lost)
             for block, features in read_part(shard, folder):
                 table, lost = self._table(block, features, split, number, name)
                 self._reject(split, name, lost)
