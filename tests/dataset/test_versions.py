@@ -53,7 +53,8 @@ def publish(make_dataset, tmp_path):
         with NewVersion(tmp_path / "out") as new:
             for path in made.path.iterdir():
                 new.add(path.name, path)
-            return new.publish(read_manifest(made.path), keep)
+            new.complete(read_manifest(made.path))
+            return new.publish(keep)
 
     return make
 
@@ -184,7 +185,8 @@ def test_unchanged_files_are_shared_and_nothing_is_written_in_place(publish, tmp
         new.add_current(manifest.files)
         new.write("rejects.jsonl", "other")
         new.file("index.parquet").write_bytes(b"other")
-        new.publish(manifest)
+        new.complete(manifest)
+        new.publish()
     assert {path.name: (path.stat().st_ino, path.read_bytes()) for path in (out / "v0001").iterdir()} == before
     shared = {path.name for path in (out / "v0002").iterdir() if path.stat().st_ino == before.get(path.name, [0])[0]}
     assert shared == before.keys() - {"manifest.json", "rejects.jsonl", "index.parquet"}

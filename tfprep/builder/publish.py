@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import reduce
@@ -32,15 +32,11 @@ from tfprep.storage.local import writing
 from tfprep.storage.store import open_store
 from tfprep.storage.urls import durable_write, names_in, remove_files
 
-Look = Callable[[Path, Manifest], None]
-"""Called with a complete version before it is published."""
 
-
-def publish(
-    layout: Layout, new: NewVersion, before: Manifest | None, manifest: Manifest, receipts: Sequence[Receipt],
-    keep: int = 1, look: Look = lambda folder, manifest: None,
-) -> Manifest:  # fmt: skip
-    """Make the built shards the current version, unless it holds the same already; return its manifest.
+def write_files(
+    layout: Layout, new: NewVersion, before: Manifest | None, manifest: Manifest, receipts: Sequence[Receipt]
+) -> Manifest:
+    """Make shards, added fields and tables part of the version that is made; return its manifest, with their digests.
 
     Args:
       layout: The folders of the build.
@@ -48,31 +44,7 @@ def publish(
       before: The manifest of the version that is current; None without one that can be read.
       manifest: What `manifest_of` returned.
       receipts: The receipts of all shards, by split and shard.
-      keep: The number of older versions that stay.
-      look: As in `Look`.
     """
-    if before is None or not _is_published(layout, new, before, manifest):
-        before = _publish(layout, new, before, manifest, receipts, keep, look)
-    new.clear()
-    kept = {
-        path.name
-        for receipt in receipts
-        for path in (layout.receipt(receipt.split, receipt.shard), contents_path(layout, receipt))
-    }
-    with suppress(DatasetError, OSError):  # Only room is lost.
-        remove_files(layout.receipts, names_in(layout.receipts) - kept)
-    return before
-
-
-def _publish(
-    layout: Layout,
-    new: NewVersion,
-    before: Manifest | None,
-    manifest: Manifest,
-    receipts: Sequence[Receipt],
-    keep: int,
-    look: Look,
-) -> Manifest:
     if not layout.at_store:
         for name in shard_names(manifest):
             source = layout.find(name)
@@ -90,12 +62,21 @@ def _publish(
     digests = {name: digest_of(path) for name, path in ((INDEX, index), (LOCATIONS, locations))}
     for name, text in other_files(manifest, receipts).items():
         digests[name] = digest_of(new.write(name, text))
-    manifest = replace(manifest, files=digests)
-    new.publish(manifest, keep, lambda folder: look(folder, manifest))
-    return manifest
+    return replace(manifest, files=digests)
 
 
-def _is_published(layout: Layout, new: NewVersion, before: Manifest, manifest: Manifest) -> bool:
+def remove_receipts(layout: Layout, receipts: Sequence[Receipt]) -> None:
+    """Remove what is left of shards that the dataset does not have any more; `receipts` are those of all shards."""
+    kept = {
+        path.name
+        for receipt in receipts
+        for path in (layout.receipt(receipt.split, receipt.shard), contents_path(layout, receipt))
+    }
+    with suppress(DatasetError, OSError):  # Only room is lost.
+        remove_files(layout.receipts, names_in(layout.receipts) - kept)
+
+
+def is_published(layout: Layout, new: NewVersion, before: Manifest, manifest: Manifest) -> bool:
     """Return True if the current version says the same as a manifest, and all of its small files are as they were written."""
     if new.before is None or not new.is_pointed or not says_the_same(before, manifest):
         return False

@@ -265,7 +265,7 @@ class Build:
 
     def _publish(self, plan: Plan, receipts: Sequence[Receipt], *, report: bool = False) -> BuildSummary:
         """Make the shards the dataset. `report`: write the report even if this run built nothing."""
-        from tfprep.builder.publish import check_rejected, manifest_of, publish
+        from tfprep.builder.publish import check_rejected, is_published, manifest_of, remove_receipts, write_files
         from tfprep.dataset.other_readers import tfds_limits
 
         # A build with on_bad="fail" ends at its first bad sample; those left are of shards that an earlier run built.
@@ -279,10 +279,14 @@ class Build:
                 self.layout.current.name if self.layout.current else ""
             )
 
-        def look(folder: Path, manifest: Manifest) -> None:
-            self._report(folder, manifest, plan, receipts, before)
-
-        manifest = publish(self.layout, self.new, before, manifest, receipts, self.options.keep, look)
+        if before is not None and is_published(self.layout, self.new, before, manifest):
+            manifest = before
+        else:
+            manifest = write_files(self.layout, self.new, before, manifest, receipts)
+            self._report(self.new.complete(manifest), manifest, plan, receipts, before)
+            self.new.publish(self.options.keep)
+        self.new.clear()
+        remove_receipts(self.layout, receipts)
         if self.new.copied:
             self.log_event(
                 "warning",

@@ -338,7 +338,9 @@ class NewVersion:
         self.copied = 0
         self._names: dict[str, bool] = {}
         self._open = ExitStack()
+        self._next: Version | None = None
         self._pointer: str | None = None
+        self._run = secrets.token_hex(8)
 
     def __enter__(self) -> NewVersion:
         if not is_remote(self.root) and (self.root / MANIFEST).exists():
@@ -435,16 +437,40 @@ class NewVersion:
                 elif path.relative_to(self.folder).as_posix() not in self._names:
                     path.unlink()
 
-    def publish(
-        self, manifest: Manifest, keep: int | None = None, look: Callable[[Path], None] = lambda folder: None
-    ) -> Version:
-        """Make the files the current version.
+    def complete(self, manifest: Manifest) -> Path:
+        """Write `manifest.json`, and make all files durable; the caller may then write a report beside them.
 
         Args:
           manifest: What the version is; it names all files but the report.
+
+        Returns:
+          The folder or URL of the files.
+
+        Raises:
+          BuildError: The disk refuses.
+          StorageError: The store refuses.
+        """
+        self.write(MANIFEST, manifest.to_json())
+        self.clear()
+        with writing(self.folder):
+            for name, is_durable in self._names.items():
+                if not is_durable:
+                    _sync(self.folder / name)
+        if is_remote(self.root):
+            self._next = self._uploaded()
+            return self._next.path
+        # A folder of such a name may be somebody else's.
+        named = [int(match[1]) for path in self.root.iterdir() if (match := _FOLDER.match(path.name))]
+        number = max([*named, self.before.number if self.before else 0]) + 1
+        self._next = Version(self.root, number, version_folder(self.root, number))
+        return self.folder
+
+    def publish(self, keep: int | None = None) -> Version:
+        """Make what `complete` wrote the current version.
+
+        Args:
           keep: The number of older versions that stay, those that somebody holds besides; None for the present number, at least
             one. At a store all stay.
-          look: Called with the complete folder before it is published; it may write a report there.
 
         Returns:
           The version.
@@ -453,55 +479,49 @@ class NewVersion:
           BuildError: The disk refuses, or another process published at the store meanwhile.
           StorageError: The store refuses.
         """
-        older = 1 if is_remote(self.root) else max(1, len(version_numbers(self.root)) - 1)
-        self.write(MANIFEST, manifest.to_json())
-        self.clear()
-        with writing(self.folder):
-            for name, is_durable in self._names.items():
-                if not is_durable:
-                    _sync(self.folder / name)
-        version = self._publish_at_store(look) if is_remote(self.root) else self._publish_here(look)
+        assert self._next is not None
+        if is_remote(self.root):
+            self._point_at_store(self._next)
+        else:
+            present = max(1, len(version_numbers(self.root)) - 1)
+            self._move_into_place(self._next)
+            remove_old(self.root, present if keep is None else keep)
         self._names.clear()
-        self.before = version
-        if not is_remote(self.root):
-            remove_old(self.root, older if keep is None else keep)
-        return version
+        self.before = self._next
+        return self.before
 
-    def _publish_here(self, look: Callable[[Path], None]) -> Version:
-        look(self.folder)
+    def _move_into_place(self, version: Version) -> None:
         for folder in (*(path for path in self.folder.iterdir() if path.is_dir()), self.folder):
             sync_folder(folder)
-        # A folder of such a name may be somebody else's.
-        named = [int(match[1]) for path in self.root.iterdir() if (match := _FOLDER.match(path.name))]
-        number = max([*named, self.before.number if self.before else 0]) + 1
-        version = Version(self.root, number, version_folder(self.root, number))
         with writing(version.path):
             os.rename(self.folder, version.path)
         sync_folder(self.folder.parent)
         sync_folder(self.root)
-        durable_write(self.root / POINTER, json.dumps({"version": number}) + "\n")
+        durable_write(self.root / POINTER, json.dumps({"version": version.number}) + "\n")
         _point_link(version)
         with writing(self.folder):
             self.folder.mkdir()
-        return version
 
-    def _publish_at_store(self, look: Callable[[Path], None]) -> Version:
-        """Write the files under a number that only this build uses, and replace the pointer if nobody else has."""
-        store, run = open_store(self.root), secrets.token_hex(8)
+    def _uploaded(self) -> Version:
+        """Write the files to the store under a number that only this build uses."""
+        store = open_store(self.root)
         number = self.before.number + 1 if self.before else 1
         while True:
             try:
-                store.replace(f"{version_folder(Path(), number)}/{RUN}", run.encode(), None)
+                store.replace(f"{version_folder(Path(), number)}/{RUN}", self._run.encode(), None)
                 break
             except ObjectChangedError:  # of a build that ended before it published
                 number += 1
         version = Version(self.root, number, version_folder(self.root, number))
         for name in sorted(self._names, key=lambda name: name == MANIFEST):
             store.write(f"{version.path.name}/{name}", self.folder / name)
-        look(version.path)
+        return version
+
+    def _point_at_store(self, version: Version) -> None:
+        """Replace the pointer if nobody else has."""
         try:  # `replace` takes a pointer with this content for its own: where an answer was lost, the run's word says so
-            pointer = json.dumps({"version": number, "run": run}) + "\n"
-            self._pointer = store.replace(POINTER, pointer.encode(), self._pointer)
+            pointer = json.dumps({"version": version.number, "run": self._run}) + "\n"
+            self._pointer = open_store(self.root).replace(POINTER, pointer.encode(), self._pointer)
         except ObjectChangedError as error:
             raise BuildError(
                 f"{self.root}: another process published in the meantime, so this one did not; run the same command again: it "
@@ -509,7 +529,6 @@ class NewVersion:
             ) from error
         for name in self._names:
             (self.folder / name).unlink()
-        return version
 
 
 def find_current(root: Path) -> Version | None:

@@ -116,7 +116,8 @@ def _publish(new: NewVersion, manifest: Manifest, plan: FieldsPlan | None = None
             remove_leftovers(plan.path)
             for path in plan.path.iterdir():
                 new.add(f"{plan.folder}/{path.name}", path)
-    new.publish(manifest)
+    new.complete(manifest)
+    new.publish()
 
 
 def _ready(plan: FieldsPlan, task: FieldsTask) -> FieldsReceipt:

@@ -168,7 +168,8 @@ def write_imported(new: NewVersion, content: Content, old: Manifest | None) -> M
     manifest = replace(manifest, added=kept_fields(old, manifest))
     for entry in manifest.groups.values():
         new.add_folder(entry.folder)
-    new.publish(manifest)
+    new.complete(manifest)
+    new.publish()
     return manifest
 
 
