@@ -70,10 +70,10 @@ def test_another_model_needs_replace_and_readers_of_the_old_one_go_on(site):
     add_fields(site.out, site.fields)
     check_batch(next(opened.samples("train")))  # the same values disturb nobody
     site.define(weight="3.0")
-    with pytest.raises(BuildError, match=r"or of other options \(files weight\.txt\); allow them to be replaced"):
+    with pytest.raises(BuildError, match=r"of other options \(files\['weight\.txt'\] changed\); allow them to be"):
         add_fields(site.out, site.fields)
     site.define("batch = dict(batch)", "depends=[1],")
-    with pytest.raises(BuildError, match=r"or of other options \(code .*, depends, .*source of the function\); allow"):
+    with pytest.raises(BuildError, match=r"\(.*source of the function changed, .*depends: \[\] -> \[1\], .*\); allow"):
         add_fields(site.out, site.fields)
     site.define(weight="3.0")
     check_all(site)

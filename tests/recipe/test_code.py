@@ -19,8 +19,7 @@ import pytest
 from tfprep import Recipe, augment, codecs, derive, sources
 from tfprep.errors import RecipeError
 from tfprep.recipe import Recipe as Same
-from tfprep.recipe.changes import only_code_changed, what_changed
-from tfprep.recipe.describe import NO_SOURCE
+from tfprep.recipe.describe import NO_SOURCE, only_code_changed, what_changed
 from tfprep.recipe.file import load_recipe
 
 RECIPE = '''

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from tfprep.dataset import Dataset
 from tfprep.errors import DatasetError
 from tfprep.fields import Array
-from tfprep.recipe.changes import what_changed
+from tfprep.recipe.describe import what_changed
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from tfprep.dataset.versions import current_version
 from tfprep.errors import BuildError, DatasetError, RecipeError
 from tfprep.fields import FieldSpec
 from tfprep.load import Data
-from tfprep.recipe.model_fields import ModelFields, fingerprint_of
+from tfprep.recipe.describe import what_changed
+from tfprep.recipe.model_fields import ModelFields, deciding, fingerprint_of
 from tfprep.records import Frame, format_index
 from tfprep.storage.urls import check_no_link, durable_write, is_remote, read_content, remove_file, size_of
 
@@ -85,15 +86,8 @@ class FieldsPlan:
         return fingerprint_of(self.description)
 
     def changes(self, before: Mapping[str, Any]) -> list[str]:
-        """Return what differs from an earlier description, such as `batch_size`, `files teacher.keras`, `code function load`."""
-        changes = []
-        for name, new in self.description.items():
-            old = before.get(name)
-            if isinstance(old, Mapping) and isinstance(new, Mapping):
-                changes += [f"{name} {key}" for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
-            elif old != new and name not in ("variants", "name"):
-                changes.append(name)
-        return sorted(changes)
+        """Return what differs from an earlier description, such as "batch_size: 64 -> 32", "files['teacher.keras'] changed"."""
+        return what_changed(deciding(before), deciding(self.description))
 
     @cached_property
     def variants(self) -> dict[str, int]:

@@ -65,12 +65,10 @@ def check_kinds(options: Mapping[str, Any], source_kinds: Mapping[str, Kind]) ->
     for name in source_kinds:
         if fault := field_name_fault(name):
             raise RecipeError(f"source: {fault}")
-    kinds = dict(source_kinds)
-    for name, derived in options["derive"].items():
-        if name in kinds:
+    for name in options["derive"]:
+        if name in source_kinds:
             raise RecipeError(f"derive: the source already has a field '{name}'; choose another name")
-        _check_inputs(name, derived, kinds, options)
-        kinds[name] = derived_kind(derived)
+    kinds = check_inputs(options["derive"], source_kinds, options["fill"])
     for name, codec in options["store"].items():
         _check_known("store", name, kinds)
         codec.check(name, kinds[name])
@@ -166,38 +164,39 @@ def _option_of(op: Any) -> str:
     return _TAKES.get(next(iter(call.__annotations__.values()), ""), "")
 
 
-def check_inputs(derive: Mapping[str, Any], kinds: Mapping[str, Kind], fill: Mapping[str, Any]) -> None:
-    """Raise RecipeError where a derived input reads a field that is not there, or takes void for an object.
+def check_inputs(
+    derive: Mapping[str, Any], kinds: Mapping[str, Kind], fill: Mapping[str, Any]
+) -> dict[str, Kind]:
+    """Raise RecipeError where one of tfprep's derived inputs reads a field that is not there, or takes void for an object.
 
     Args:
         derive: The derived inputs, in order.
         kinds: The kinds of the fields that are there before.
         fill: What is outside of an image, by field.
+
+    Returns:
+        The kinds of all fields.
     """
     known = dict(kinds)
     for name, derived in derive.items():
-        _check_inputs(name, derived, known, {"derive": derive, "fill": fill})
+        for option, allowed in _INPUTS.items() if type(derived).__module__.startswith("tfprep.derive.") else ():
+            field = getattr(derived, option, None)
+            if not isinstance(field, str):
+                continue
+            asks = f"derive['{name}']: {type(derived).__name__}({option}={field!r})"
+            if field not in known:
+                fix = "derive it first" if field in derive else f"there are {', '.join(sorted(known))}"
+                raise RecipeError(f"{asks} names no field that is there; {fix}")
+            if known[field] not in allowed:
+                rule = f"needs a field of the kind {' or '.join(sorted(allowed))}"
+                raise RecipeError(f"{asks} {rule}; '{field}' is a {known[field]}")
+        mask = str(getattr(derived, "mask", ""))
+        void = fill.get(mask)
+        if void and hasattr(derived, "background") and void not in (getattr(derived, "void", None), derived.background):
+            rule = f"'{mask}' has {void} for void, and {type(derived).__name__} without void= takes it for an object"
+            raise RecipeError(f"derive['{name}']: {rule}; write void={void}")
         known[name] = derived_kind(derived)
-
-
-def _check_inputs(name: str, derived: Any, kinds: Mapping[str, Kind], options: Mapping[str, Any]) -> None:
-    """Check that the fields of one of tfprep's derived inputs are there, of a kind that it takes, and void is not an object."""
-    for option, allowed in _INPUTS.items() if type(derived).__module__.startswith("tfprep.derive.") else ():
-        field = getattr(derived, option, None)
-        if not isinstance(field, str):
-            continue
-        asks = f"derive['{name}']: {type(derived).__name__}({option}={field!r})"
-        if field not in kinds:
-            fix = "derive it first" if field in options["derive"] else f"there are {', '.join(sorted(kinds))}"
-            raise RecipeError(f"{asks} names no field that is there; {fix}")
-        if kinds[field] not in allowed:
-            rule = f"needs a field of the kind {' or '.join(sorted(allowed))}"
-            raise RecipeError(f"{asks} {rule}; '{field}' is a {kinds[field]}")
-    mask = getattr(derived, "mask", None)
-    void = options["fill"].get(mask)
-    if void and hasattr(derived, "background") and void not in (getattr(derived, "void", None), derived.background):
-        rule = f"'{mask}' has {void} for void, and {type(derived).__name__} without void= takes it for an object"
-        raise RecipeError(f"derive['{name}']: {rule}; write void={void}")
+    return known
 
 
 def _check_known(option: str, name: str, kinds: Mapping[str, Kind]) -> None:

@@ -146,9 +146,11 @@ _NOT_VALUES = ("folder", "files", "splits", "follows_pixels")
 """Options that do not decide a value, or stand elsewhere."""
 
 
+def deciding(description: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what decides the values in what `ModelFields.describe` returned: all but which variants get them, and their name."""
+    return {name: value for name, value in description.items() if name not in ("variants", "name")}
+
+
 def fingerprint_of(description: Mapping[str, Any]) -> str:
-    """Return the digest of what `ModelFields.describe` returned: 64 hexadecimal digits."""
-    text = json.dumps(
-        {name: value for name, value in description.items() if name not in ("variants", "name")}, sort_keys=True
-    )
-    return hashlib.sha256(text.encode()).hexdigest()
+    """Return the digest of what decides the values: 64 hexadecimal digits."""
+    return hashlib.sha256(json.dumps(deciding(description), sort_keys=True).encode()).hexdigest()

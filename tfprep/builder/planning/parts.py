@@ -25,7 +25,7 @@ from tfprep.builder.planning.plan import Plan, building_versions, differing_list
 from tfprep.builder.planning.state import ACCIDENTS, ShardState, explain
 from tfprep.dataset.plain_json import from_json
 from tfprep.errors import BuildError, ObjectChangedError
-from tfprep.recipe.changes import what_changed
+from tfprep.recipe.describe import what_changed
 from tfprep.storage.local import writing
 from tfprep.storage.store import open_store
 from tfprep.storage.urls import durable_write, read_content, size_of

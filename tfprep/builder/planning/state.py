@@ -23,8 +23,7 @@ from tfprep.builder.receipts import (
 )
 from tfprep.dataset.names import INDEX
 from tfprep.errors import BuildError, DatasetError, StorageError
-from tfprep.recipe.changes import only_code_changed, what_changed
-from tfprep.recipe.describe import NO_SOURCE
+from tfprep.recipe.describe import NO_SOURCE, only_code_changed, what_changed
 from tfprep.seeding import sample_hashes
 from tfprep.storage.urls import read_content
 from tfprep.units import number
