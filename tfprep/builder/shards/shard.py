@@ -74,34 +74,6 @@ OF_IMAGE = 2
 """Entries at the end of a row: digest and hash of the image."""
 
 
-@dataclass(frozen=True)
-class SampleResult:
-    """The addition of one sample to its shard.
-
-    Attributes:
-      key: The sample's key.
-      digest: Digest of its sources; empty if they could not be read.
-      rows: The row of the index for each variant; empty if the sample was rejected.
-      payloads: The record of each variant, in the same way.
-      specs: What each stored field is; empty if the sample was rejected before that was known.
-      moments, counts: Sums over the pixels, and counts of classes, by field.
-      rejected: Why the sample was left out.
-      notes: What is remarkable about its image (`SampleMaker.notes`).
-      warning: The warnings of the decoder of its files.
-    """
-
-    key: str
-    digest: bytes
-    rows: Sequence[list[Any]] = ()
-    payloads: Sequence[bytes] = ()
-    specs: Mapping[str, FieldSpec] = field(default_factory=dict)
-    moments: Mapping[str, Moments] = field(default_factory=dict)
-    counts: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    rejected: RejectedSample | None = None
-    notes: Sequence[str] = ()
-    warning: str = ""
-
-
 class RawSample(NamedTuple):
     """The raw parts of a sample.
 
@@ -313,7 +285,7 @@ def _build(context: BuildContext, task: ShardTask, mark: Mark) -> Receipt:
         shard = _Shard(context, task, files)
         for position in range(len(task.samples)):
             mark(position)
-            shard.add(shard.make(position))
+            shard.add(position)
         mark(NO_ITEM)
         context.recipe.check_files()  # A function may have read them only now.
         for file in files:
@@ -355,6 +327,23 @@ def is_same(receipt: Receipt, task: ShardTask) -> bool:
     return same and not accident and not task.skip
 
 
+class _Made(NamedTuple):
+    """The addition of one sample to its shard.
+
+    Attributes:
+      rows, payloads: The row of the index and the record of each variant. A row has no place in the file yet: the fields' offsets
+        count from the beginning of the payload.
+      specs: What each stored field is.
+      moments, counts: Sums over the pixels of variant 0, and counts of its classes, by field.
+    """
+
+    rows: Sequence[list[Any]]
+    payloads: Sequence[bytes]
+    specs: Mapping[str, FieldSpec]
+    moments: Mapping[str, Moments]
+    counts: Mapping[str, Mapping[int, int]]
+
+
 class _Shard:
     """The sums over the samples of one shard, and the rows of its index."""
 
@@ -375,57 +364,58 @@ class _Shard:
         self._notes: Counter[str] = Counter()
         self._warned: list[RejectedSample] = []
 
-    def make(self, position: int) -> SampleResult:
-        """Read the sample and make all its variants, or note why it is rejected."""
+    def add(self, position: int) -> None:
+        """Make all variants of a sample, write them and add them up; or note why the sample is rejected."""
         key, files, values, *_ = self._task.samples[position]
-        result = SampleResult(key, b"")
+        digest = b""
+        made: _Made | None = None
         try:
             if position in self._task.skip:  # Its files are not read: that may be what takes too long.
                 raise SampleError(self._task.skip[position], stage="process")
             started = perf_counter()
             raw = self._context.inputs.read(files, values)
             self._spent("read", started)
-            result = SampleResult(key, raw.digest)
-            result = self._made(position, key, raw)
-            check_expected(result.specs, self._task.expected)
+            digest = raw.digest
+            made = self._made(position, key, raw)
+            check_expected(made.specs, self._task.expected)
         except SampleError as error:
-            rejected = self._rejected(key, files, error)
-            return SampleResult(key, result.digest, specs=result.specs, rejected=rejected)
-        return result
+            self._rejected_samples.append(self._rejected(key, files, error))
+            if made is not None:
+                count_forms(self._forms, made.specs, written=False)
+        else:
+            self._write(made)
+            self._add_up(key, made)
+        self._digest.update(_digest_entry(key, digest))
 
-    def add(self, result: SampleResult) -> None:
-        """Write the records of the sample that comes next, and add up what it adds to the shard."""
+    def _write(self, made: _Made) -> None:
         started = perf_counter()
-        for row, file, payload in zip(result.rows, self._files, result.payloads, strict=False):
+        for row, payload, file, rows in zip(made.rows, made.payloads, self._files, self._rows, strict=True):
             frame, crc = file.write(payload)
             row[OFFSET : PAYLOAD_CRC + 1] = frame.offset, frame.size, crc
             for place in range(DIGEST + 1, len(row) - OF_IMAGE, 2):
                 row[place] += frame.offset + HEADER_BYTES
-        self._spent("write", started)
-        self._digest.update(_digest_entry(result.key, result.digest))
-        for rows, row in zip(self._rows, result.rows, strict=False):
             rows.append(row)
-        if result.specs:
-            count_forms(self._forms, result.specs, written=result.rejected is None)
-        for name, moments in result.moments.items():
+        self._spent("write", started)
+
+    def _add_up(self, key: str, made: _Made) -> None:
+        maker, image = self._context.maker, self._context.inputs.image
+        count_forms(self._forms, made.specs, written=True)
+        for name, moments in made.moments.items():
             written = [form for form in self._forms[name].values() if form.spec is not None]
             if len(written) > 1:  # such a shard is built again with one form of the field, and summed up then
                 self._moments.pop(name, None)
             else:
                 self._moments[name] = self._moments.get(name, Moments()).plus(moments)
-        for name, counts in result.counts.items():
+        for name, counts in made.counts.items():
             self._counts.setdefault(name, Counter()).update(counts)
-        if result.rejected is not None:
-            self._rejected_samples.append(result.rejected)
-        self._notes.update(result.notes)
-        if result.warning:
-            self._warned.append(RejectedSample(result.key, self._task.split, "decode", "", result.warning, ""))
+        if image in maker.notes:
+            self._notes[maker.notes[image]] += 1
+        if maker.warned:
+            warning = "; ".join(maker.warned)
+            self._warned.append(RejectedSample(key, self._task.split, "decode", "", warning, ""))
 
-    def _made(self, position: int, key: str, raw: RawSample) -> SampleResult:
-        """Return what the sample adds; the pixels of one variant at a time are in memory.
-
-        The rows have no place in the file yet: the fields' offsets count from the beginning of the payload.
-        """
+    def _made(self, position: int, key: str, raw: RawSample) -> _Made:
+        """Return what the sample adds; the pixels of one variant at a time are in memory."""
         payloads: list[bytes] = []
         rows: list[list[Any]] = []
         specs: list[Mapping[str, FieldSpec]] = []
@@ -454,11 +444,7 @@ class _Shard:
             rows.append([*row, digest, image_hash])
             payloads.append(payload)
             specs.append(stored.specs)
-        notes = [maker.notes[image]] if image in maker.notes else []
-        return SampleResult(
-            key, raw.digest, rows, payloads, of_variants(specs), moments, counts,
-            notes=notes, warning="; ".join(maker.warned),
-        )  # fmt: skip
+        return _Made(rows, payloads, of_variants(specs), moments, counts)
 
     def _sums(self, stored: Stored, position: int) -> tuple[dict[str, Moments], dict[str, Counter[int]]]:
         """Sum up variant 0: class counts of every split, pixels of the training split only."""
