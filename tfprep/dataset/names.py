@@ -61,10 +61,5 @@ def fields_receipts(name: str) -> str:
     return f"{PRIVATE}/fields/{name}"
 
 
-def fields_receipt(name: str, split: str, variant: int, shard: int) -> str:
-    """Return where the receipt of a shard of added fields is, below the dataset's folder."""
-    return f"{fields_receipts(name)}/{split}-v{variant}-{shard:05d}.json"
-
-
 def shard_name(name: str, split: str, variant: int, shard: int, shards: int) -> str:
     return f"{name}-{variant_split(split, variant)}.tfrecord-{shard:05d}-of-{shards:05d}"

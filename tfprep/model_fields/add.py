@@ -83,7 +83,9 @@ def add_fields(
         DatasetError: There is no such dataset, or a record of it is damaged.
     """
     began, chosen = time.monotonic(), Part(*part) if part else None
-    plan = _plan(dataset, fields if isinstance(fields, ModelFields) else load_fields(Path(fields).absolute()))
+    loaded = fields if isinstance(fields, ModelFields) else load_fields(Path(fields).absolute())
+    plan = FieldsPlan(open_data(dataset), loaded, loaded.describe())
+    plan.check()
     _check_replace(plan, replace)
     with ExitStack() as stack:
         # At a store, files are made in a local folder.
@@ -96,7 +98,9 @@ def add_fields(
                 plan.forget_damaged(tasks)
             due = [task for task in tasks if plan.receipt(task) is None]
             if due:
-                timing = _computed(plan, due, scratch, on_progress)
+                samples = sum(task.records for task in due)
+                with closing(Computer(plan, scratch)) as computer:
+                    timing = computer.compute(due, lambda done: on_progress(done, samples) if on_progress else None)
             if new is not None:
                 publish_fields(plan, scratch, new)
         if new is not None:
@@ -139,18 +143,6 @@ def remove_fields(dataset: PathOrUrl, name: str) -> list[str]:
 
 
 # --- steps --------------------------------------------------------------------------------------------------------------
-
-
-def _computed(plan: FieldsPlan, due: Sequence[FieldsTask], scratch: Path, on_progress: OnProgress | None) -> Timing:
-    samples = sum(task.records for task in due)
-    with closing(Computer(plan, scratch)) as computer:
-        return computer.compute(due, lambda done: on_progress(done, samples) if on_progress else None)
-
-
-def _plan(dataset: PathOrUrl, fields: ModelFields) -> FieldsPlan:
-    plan = FieldsPlan(open_data(dataset), fields, fields.describe())
-    plan.check()
-    return plan
 
 
 def _check_replace(plan: FieldsPlan, replace: bool) -> None:

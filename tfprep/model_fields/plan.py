@@ -13,7 +13,7 @@ from typing import Any
 from tfprep.builder.shards.sums import merge
 from tfprep.dataset import FileInfo
 from tfprep.dataset.manifest import digest_of
-from tfprep.dataset.names import SHARDS, fields_receipt, fields_receipts, shard_name
+from tfprep.dataset.names import SHARDS, fields_receipts, shard_name
 from tfprep.dataset.plain_json import from_json, with_digest, without_digest
 from tfprep.dataset.verify import part_faults
 from tfprep.dataset.versions import current_version
@@ -150,7 +150,7 @@ class FieldsPlan:
         return self.data.folder_of(entry) / name
 
     def receipt_path(self, task: FieldsTask) -> Path:
-        return self.root / fields_receipt(self.fields.name, task.split, task.variant, task.shard)
+        return self.root / fields_receipts(self.fields.name) / f"{task.split}-v{task.variant}-{task.shard:05d}.json"
 
     def is_published(self, *, verify: bool = False) -> bool:
         """Return True if the dataset has these fields, with files of the right sizes: then no receipt is needed.

@@ -18,13 +18,11 @@ from typing import Any
 from tfprep.codecs import Boxes, Encoded, Raw, Scalar, Text, Texts
 from tfprep.codecs.raw import DTYPES
 from tfprep.dataset.imported.declared import Declared, Shape
+from tfprep.dataset.index import schema
 from tfprep.errors import DatasetError, RecipeError
 from tfprep.fields import RASTER_KINDS, FieldSpec, Kind, field_name_fault
 
-RESERVED = {
-    *("key", "split", "variant", "shard", "offset", "size", "payload_crc", "height", "width", "label_"),
-    *("source_digest", "image_digest", "image_hash"),
-}
+_RESERVED = {*schema((), None).names, "label_"}
 """Columns of an index that are not fields, and a name for what is called `label` beside labels."""
 _MASK_WORDS = {"mask", "masks", "segmentation", "annotation", "annotations", "seg"}
 BOX_WORDS = {"bbox", "bboxes", "box", "boxes", "xmin", "ymin", "xmax", "ymax", "keypoints", "polygon"}
@@ -165,7 +163,7 @@ def decide_fields(
 def _field_names(features: Iterable[str]) -> dict[str, str]:
     """A name for each feature. A field's name has letters, digits and '_'; the index has columns NAME_offset, NAME_size."""
     names: dict[str, str] = {}
-    used = set(RESERVED)
+    used = set(_RESERVED)
     for feature in sorted(features):
         name = re.sub(r"[^A-Za-z0-9_]", "_", feature)[:90] or "_"
         name = f"_{name}" if name[0].isdigit() else name
