@@ -13,8 +13,11 @@ from tests.examples import image_bytes, serialized, write
 from tests.sources.building import built, picture, write_picture
 from tfprep import Recipe, augment, codecs, sources
 from tfprep.builder import BuildOptions
-from tfprep.dataset import Records, index_tfrecords
+from tfprep.dataset import Records, index_tfrecords, read_manifest
+from tfprep.dataset.clean import clean
+from tfprep.dataset.versions import NewVersion
 from tfprep.errors import RecipeError, SourceError
+from tfprep.sources.raw import parse_reference
 from tfprep.storage.store import open_store
 
 FIELDS = {"image": "image", "mask": "mask", "depth": "map", "label": "label", "boxes": "boxes", "text": "text"}
@@ -148,3 +151,18 @@ def test_tfrecords_of_tensorflow(tmp_path, at):
 def test_wrong_options_are_named(first, fields, options, error, message):
     with pytest.raises(error, match=message):
         Records(fields, **options).scan(first)
+
+
+def test_the_version_that_a_recipe_reads_stays_whatever_is_published_meanwhile(first, tmp_path):
+    """Its samples are listed in a moment and read for hours."""
+    out, records = shutil.copytree(first, tmp_path / "out", symlinks=True), Records({"label": "label"})
+    entries = list(records.scan(out).entries)
+    with NewVersion(out) as new:
+        manifest = read_manifest(new.before.path)
+        new.add_current(manifest.files)
+        new.complete(manifest)
+        new.publish(keep=0)
+    assert all((out / parse_reference(entry.files[0]).file).exists() for entry in entries)
+    del records
+    clean(out, remove=True)
+    assert not (out / "v0001").exists()

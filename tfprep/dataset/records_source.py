@@ -56,6 +56,9 @@ class Records:
         if self.splits is not None:
             object.__setattr__(self, "splits", tuple(self.splits))
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {"fields": self.fields, "splits": self.splits}
+
     def kinds(self) -> dict[str, Kind]:
         """The kind of each field."""
         return dict(self.fields)
@@ -67,6 +70,7 @@ class Records:
     def scan(self, root: Path) -> Listing:
         """List the records of the dataset at `root`; see `Source.scan`."""
         data = open_dataset(str(root))
+        object.__setattr__(self, "_opened", data)  # its version stays as long as a recipe reads it
         known = data.manifest.fields
         for name, kind in self.fields.items():
             if name not in known or known[name].spec.kind != kind:
