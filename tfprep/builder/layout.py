@@ -12,14 +12,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tfprep.dataset.names import PRIVATE, REJECTS, SHARDS
+from tfprep.dataset.names import PRIVATE, REJECTS
 from tfprep.dataset.versions import NEW, find_current
-from tfprep.errors import BuildError, StorageError
+from tfprep.errors import BuildError, DatasetError, StorageError
 from tfprep.storage.local import locked as file_locked
 from tfprep.storage.local import writing
-from tfprep.storage.store import Store, open_store
+from tfprep.storage.store import open_store
 from tfprep.storage.urls import folder_at, is_remote, scheme_of
+
+if TYPE_CHECKING:
+    from tfprep.dataset.manifest import Manifest
 
 
 @dataclass
@@ -47,7 +51,6 @@ class Layout:
         self.recipes = self.private / "recipes"
         self.log = self.here / "build.log"
         self.failed_rejected = self.private / REJECTS  # of a build that published nothing because of them
-        self.lock = self.here / "lock"
         self.locks = self.here / "locks"  # one byte of it is the lock of a shard (`name_locked`)
         # The plan that parts of a build agreed on, and the logs of parts.
         self.parts = self.private / "parts"
@@ -55,21 +58,11 @@ class Layout:
 
     def absolute(self) -> Layout:
         """Return the folders as another process finds them."""
-        return self if self.at_store else Layout(self.out.absolute(), self.scratch)
+        return Layout(self.out.absolute(), self.scratch)
 
     @property
     def at_store(self) -> bool:
         return is_remote(self.out)
-
-    @property
-    def store(self) -> Store:
-        """The store of `out`."""
-        return open_store(self.out)
-
-    @property
-    def shard_store(self) -> Store:
-        """The store of the shards of all versions, where `out` is at a store."""
-        return open_store(self.out / SHARDS)
 
     @cached_property
     def current(self) -> Path | None:
@@ -77,8 +70,17 @@ class Layout:
         version = find_current(self.out)
         return None if version is None else version.path
 
-    def part_log(self, number: int, parts: int) -> Path:
-        return self.here / self.parts.name / f"part-{number}-of-{parts}.log"
+    @cached_property
+    def manifest(self) -> Manifest | None:
+        """The manifest of that version; None without one that can be read. Raises StorageError if the store refuses."""
+        from tfprep.dataset.manifest import read_manifest  # which workers do not need
+
+        try:
+            return None if self.current is None else read_manifest(self.current)
+        except DatasetError as error:
+            if isinstance(error, StorageError) and not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            return None
 
     def receipt(self, split: str, shard: int) -> Path:
         return self.receipts / f"{split}-{shard:05d}.json"
@@ -161,7 +163,7 @@ def placed(out: str | os.PathLike[str]) -> Iterator[Layout]:
 def _copy_logs(layout: Layout) -> None:
     for path in layout.here.rglob("*.log"):
         with suppress(StorageError):
-            layout.store.write(f"{layout.here.name}/{path.relative_to(layout.here).as_posix()}", path)
+            open_store(layout.out).write(f"{layout.here.name}/{path.relative_to(layout.here).as_posix()}", path)
 
 
 @contextmanager

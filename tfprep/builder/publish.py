@@ -60,7 +60,8 @@ def write_files(
         write_index_file(index, layout, manifest, receipts)
         manifest = write_locations(locations, index, manifest)
     digests = {name: digest_of(path) for name, path in ((INDEX, index), (LOCATIONS, locations))}
-    for name, text in other_files(manifest, receipts).items():
+    tfds = {} if manifest.within else tfds_files(manifest)  # TensorFlow Datasets finds shards by prescribed names only
+    for name, text in {REJECTS: "".join(_rejected_lines(receipts)), **tfds}.items():
         digests[name] = digest_of(new.write(name, text))
     return replace(manifest, files=digests)
 
@@ -78,20 +79,17 @@ def remove_receipts(layout: Layout, receipts: Sequence[Receipt]) -> None:
 
 def is_published(layout: Layout, new: NewVersion, before: Manifest, manifest: Manifest) -> bool:
     """Return True if the current version says the same as a manifest, and all of its small files are as they were written."""
-    if new.before is None or not new.is_pointed or not says_the_same(before, manifest):
+    if new.before is None or not new.is_pointed:
+        return False
+    # `manifest` names no files yet, and no rows of `locations.bin`.
+    splits = {name: replace(info, rows_crc32c=()) for name, info in before.splits.items()}
+    if replace(before, files={}, splits=splits).to_json() != manifest.to_json():
         return False
     if layout.at_store:
         sizes = {info.name: info.bytes for info in open_store(new.before.path).list(recursive=False)}
         return all(sizes.get(name) == digest.bytes for name, digest in before.files.items())
     waiting = any(layout.find(name) == layout.staged / name for name in shard_names(manifest))
     return not waiting and all(matches(new.before.path / name, digest) for name, digest in before.files.items())
-
-
-def says_the_same(published: Manifest, manifest: Manifest) -> bool:
-    """Return True if a published manifest says what one says that is about to be published, which names no files yet."""
-    if {name: replace(info, rows_crc32c=()) for name, info in published.splits.items()} != manifest.splits:
-        return False
-    return replace(published, files={}, splits={}).to_json() == replace(manifest, splits={}).to_json()
 
 
 def check_rejected(layout: Layout, receipts: Sequence[Receipt], samples: int, max_bad: float) -> None:
@@ -110,13 +108,6 @@ def check_rejected(layout: Layout, receipts: Sequence[Receipt], samples: int, ma
         f"{len(rejected)} of {samples} samples were rejected, {allowed}; nothing was published. Most often ({often} times): "
         f"{reason} ({example}). All are in {layout.failed_rejected}"
     )
-
-
-def other_files(manifest: Manifest, receipts: Sequence[Receipt]) -> dict[str, str]:
-    """Return the content of the published files that are neither shards nor index, by name."""
-    rejected = "".join(_rejected_lines(receipts))
-    tfds = {} if manifest.within else tfds_files(manifest)  # TensorFlow Datasets finds shards by prescribed names only
-    return {REJECTS: rejected, **tfds}
 
 
 def shard_names(manifest: Manifest) -> Iterator[str]:

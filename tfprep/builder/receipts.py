@@ -29,6 +29,7 @@ from tfprep.dataset.plain_json import from_json, with_digest, without_digest
 from tfprep.errors import BuildError
 from tfprep.records import Frame, format_index
 from tfprep.storage.local import sync_folder
+from tfprep.storage.store import open_store
 from tfprep.storage.urls import durable_write, read_content, remove_file, size_of
 
 
@@ -224,7 +225,7 @@ def read_receipts(layout: Layout, shards: Iterable[tuple[str, int]]) -> Iterator
     if not layout.at_store:
         yield from (read_receipt(layout, split, shard, common=common) for split, shard in shards)
         return
-    sizes = {info.name: info.bytes for info in layout.store.list()}
+    sizes = {info.name: info.bytes for info in open_store(layout.out).list()}
     with ThreadPoolExecutor(_READ_AT_ONCE) as pool:
         yield from pool.map(lambda place: read_receipt(layout, *place, sizes=sizes, common=common), shards)
 

@@ -47,7 +47,7 @@ from tfprep.builder.schedule import ShardScheduler
 from tfprep.builder.shards.shard import BuildContext
 from tfprep.builder.shards.sums import expected_of, most_common
 from tfprep.dataset.names import SHARDS
-from tfprep.errors import BuildError, DatasetError, RecipeError, SourceError, StorageError
+from tfprep.errors import BuildError, RecipeError, SourceError
 from tfprep.pool import Pool
 from tfprep.recipe import Recipe
 from tfprep.recipe.file import load_recipe
@@ -272,7 +272,7 @@ class Build:
         max_bad = 0.0 if self.options.on_bad == "fail" else self.options.max_bad
         check_rejected(self.layout, receipts, len(plan), max_bad)
         assert self.new is not None
-        before = _manifest_there(self.layout)
+        before = self.layout.manifest
         manifest = manifest_of(plan, receipts, most_common(receipt.forms for receipt in receipts), before)
         if self.layout.at_store:  # fields that were added to a copy of a local dataset are in the folder of its version
             manifest = replace(manifest, within=SHARDS).staying_in(
@@ -424,20 +424,6 @@ def check_folders(root: Path, out: Path) -> None:
     local = not is_remote(root) and not is_remote(out)
     if str(root) == str(out) or (local and out.is_dir() and os.path.samefile(root, out)):
         raise BuildError(f"{out} holds the raw data; choose another folder with --out, such as {out / 'built'}")
-
-
-def _manifest_there(layout: Layout) -> Manifest | None:
-    """Return the manifest of the current version; None without one that can be read. Raises StorageError."""
-    from tfprep.dataset import read_manifest
-
-    try:
-        return None if layout.current is None else read_manifest(layout.current)
-    except StorageError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            return None
-        raise
-    except DatasetError:
-        return None
 
 
 def _plan(recipe: Recipe, root: Path, layout: Layout, options: BuildOptions) -> Plan:

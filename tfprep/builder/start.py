@@ -211,7 +211,9 @@ def _job(
             new = stack.enter_context(NewVersion(layout.out, layout.scratch))
         else:
             stack.enter_context(locked(layout.out, shared=True))
-        log = layout.log if part is None else layout.part_log(part.number, part.parts)
+        log = layout.log
+        if part is not None:
+            log = layout.here / layout.parts.name / f"part-{part.number}-of-{part.parts}.log"
         log_event = stack.enter_context(logged_events(log, on_event))
         yield Build(loaded, file, layout, raw, options, engine, on_progress, log_event, new, started)
 

@@ -164,9 +164,7 @@ def _option_of(op: Any) -> str:
     return _TAKES.get(next(iter(call.__annotations__.values()), ""), "")
 
 
-def check_inputs(
-    derive: Mapping[str, Any], kinds: Mapping[str, Kind], fill: Mapping[str, Any]
-) -> dict[str, Kind]:
+def check_inputs(derive: Mapping[str, Any], kinds: Mapping[str, Kind], fill: Mapping[str, Any]) -> dict[str, Kind]:
     """Raise RecipeError where one of tfprep's derived inputs reads a field that is not there, or takes void for an object.
 
     Args:

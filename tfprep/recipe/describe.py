@@ -1,5 +1,4 @@
-"""A recipe's options as plain JSON, with the source of the user's code that they refer to: what its fingerprint is made of, and what
-`tfprep build --explain` compares.
+"""A recipe's options as plain JSON, with the source of the user's code that they refer to: what its fingerprint is made of.
 
 The rule: the values of the options, with each function's own syntax tree, closure, defaults and attributes, and the source of the
 modules that define the user's functions and classes in them, and of the user's modules that those import, and so on

@@ -190,7 +190,10 @@ WRONG_DECLARATIONS = [
     ({"bands": {"kind": "map", "shape": [4, 5, 2]}}, "'bands' is declared as map, which its float values"),
     ({"bands": {"kind": "points", "shape": [4, 10]}}, r"'bands' is declared as points, whose shape is \[null, 2\]"),
     ({"bands": {**BOXES, "shape": [2, 4]}}, "the records have 40 values"),
-    ({"image": {"kind": "image", "dtype": "float32"}}, "'image' is declared as float32 .* its images are uint8, 8 to 8 high"),
+    (
+        {"image": {"kind": "image", "dtype": "float32"}},
+        "'image' is declared as float32 .* its images are uint8, 8 to 8 high",
+    ),
     ({"image": {"kind": "mask", "shape": [8, 10, 1]}}, r"'image' is declared as uint8 \[8, 10, 1\], but its images"),
     ("[", NO_FILE),
     ({"text": {"size": 3}}, NO_FILE),
@@ -278,9 +281,7 @@ def archive():
     return file.getvalue()
 
 
-NO_RECORDS = (
-    r"a\.tfrecord, record 0 at byte 0: (cut short|wrong checksum).*give a pattern that leaves it out"
-)
+NO_RECORDS = r"a\.tfrecord, record 0 at byte 0: (cut short|wrong checksum).*give a pattern that leaves it out"
 REFUSED = [
     ([sequence()], "", {}, r"a\.tfrecord, record 0 at byte 0: it is a tf\.train\.SequenceExample"),
     (numbers(*range(200)), "GZIP", {}, r"If it is compressed as a whole \(GZIP, ZLIB\), index copies without compression"),

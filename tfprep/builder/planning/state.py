@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 
@@ -22,14 +22,11 @@ from tfprep.builder.receipts import (
     write_receipt,
 )
 from tfprep.dataset.names import INDEX
-from tfprep.errors import BuildError, DatasetError, StorageError
+from tfprep.errors import BuildError, DatasetError
 from tfprep.recipe.describe import NO_SOURCE, only_code_changed, what_changed
 from tfprep.seeding import sample_hashes
 from tfprep.storage.urls import read_content
 from tfprep.units import number
-
-if TYPE_CHECKING:
-    from tfprep.dataset import Dataset
 
 NOT_BUILT = "not built yet"
 DAMAGED = "its bytes are not those that were built"
@@ -84,7 +81,12 @@ def shard_states(
       identities: Compare raw files by more than size and time.
       verify: Read the bytes of all shards.
     """
-    places, published = list(plan.starts if shards is None else shards), _published_shards(layout)
+    places = list(plan.starts if shards is None else shards)
+    published: dict[str, str] | None = None
+    if layout.current is None or layout.at_store:
+        published = {}
+    elif layout.manifest is not None:
+        published = {file.name: file.sha256 for file in layout.manifest.shard_files()}
     for (split, shard), receipt in zip(places, read_receipts(layout, places), strict=True):
         if receipt is None:
             yield ShardState(split, shard, plan.size(split, shard), NOT_BUILT)
@@ -92,18 +94,6 @@ def shard_states(
             yield ShardState(split, shard, plan.size(split, shard), DAMAGED)
         else:
             yield _state(plan, receipt, layout, identities)
-
-
-def _published_shards(layout: Layout) -> dict[str, str] | None:
-    """Return the SHA-256 of each shard of the current version, by name; None where that cannot be read."""
-    if layout.current is None or layout.at_store:
-        return {}
-    from tfprep.dataset.manifest import read_manifest
-
-    try:
-        return {file.name: file.sha256 for file in read_manifest(layout.current).shard_files()}
-    except DatasetError:
-        return None
 
 
 def explain(states: Sequence[ShardState]) -> str:
@@ -198,22 +188,14 @@ def check_replacement(plan: Plan, layout: Layout, limit: int | None) -> None:
     Usually a build continues the dataset that is there: samples were added or changed, or the recipe was edited. It replaces the
     dataset by another one if the name differs, if no sample is the same, or if a limit would leave fewer samples.
     """
-    if layout.current is None:
+    if layout.current is None or (published := layout.manifest) is None:
         return
-    from tfprep.dataset import open_dataset  # with Arrow, which the first build imports while workers are busy
-
-    try:
-        published = open_dataset(layout.current)
-    except StorageError:
-        raise
-    except DatasetError:
-        return  # There is no finished dataset, or none that anybody could read.
     samples, reason = sum(split.samples for split in published.splits.values()), ""
     if published.name != plan.recipe.name:
         reason = f"this recipe builds another one, {plan.recipe.name!r}"
-    elif limit is not None and published.manifest.rejected + samples > len(plan):
+    elif limit is not None and published.rejected + samples > len(plan):
         reason = f"the limit would leave {len(plan)} samples"
-    elif not _share_samples(plan, published):
+    elif samples and not _share_samples(plan, layout.current / INDEX):
         reason = "none of its samples is among those to build; is --data the right folder?"
     if reason:
         splits = ", ".join(published.splits)
@@ -223,16 +205,16 @@ def check_replacement(plan: Plan, layout: Layout, limit: int | None) -> None:
         )
 
 
-def _share_samples(plan: Plan, published: Dataset) -> bool:
+def _share_samples(plan: Plan, index: Path) -> bool:
     """Return True if a published sample is planned too. Some keys are in memory at a time; usually the first ones decide."""
-    from tfprep.dataset.index import read_keys
+    from tfprep.dataset.index import read_keys  # with Arrow, which the first build imports while workers are busy
 
     try:
-        for keys in read_keys(published.path / INDEX):
+        for keys in read_keys(index):
             hashes = sample_hashes(plan.recipe.seed, [key.encode("utf-8", "surrogateescape") for key in keys])
             # NumPy 2.0 fails on uint64 with its other algorithm.
             if any(np.isin(rows["hash"], hashes, kind="sort").any() for rows in plan.samples.numbers.blocks()):
                 return True
     except DatasetError:
         return True  # The index is damaged: the build writes it again.
-    return not any(split.samples for split in published.splits.values())
+    return False

@@ -46,7 +46,7 @@ from tfprep.builder.shards.sums import (
     of_variants,
 )
 from tfprep.codecs import Original
-from tfprep.dataset.names import shard_name
+from tfprep.dataset.names import SHARDS, shard_name
 from tfprep.errors import BuildError, RecipeError, SampleError, StorageError
 from tfprep.fields import RASTER_KINDS, FieldSpec, class_numbers
 from tfprep.images import perceptual_hash
@@ -58,6 +58,7 @@ from tfprep.records import encode
 from tfprep.records.framing import HEADER_BYTES
 from tfprep.sources import Entry, Listing, read_files
 from tfprep.storage.local import sync_folder
+from tfprep.storage.store import open_store
 from tfprep.storage.urls import folder_at, is_remote
 
 STATISTICS_OF_ORIGINALS = 128
@@ -302,7 +303,8 @@ def _commit(context: BuildContext, task: ShardTask, shard: _Shard, files: Sequen
     layout = context.layout
     if layout.at_store:
         # Names belong to contents, so that other attempts do not matter: the receipt that is written last describes its files.
-        receipt = replace(shard.receipt(), files=tuple(file.put(layout.shard_store) for file in files))
+        store = open_store(layout.out / SHARDS)
+        receipt = replace(shard.receipt(), files=tuple(file.put(store) for file in files))
         write_receipt(layout, receipt, shard.contents())
         return receipt
     with name_locked(layout, f"shard {task.split} {task.shard}"):

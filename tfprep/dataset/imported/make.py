@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -24,7 +24,6 @@ from tfprep.dataset.imported.shards import (
     Place,
     Shard,
     common_root,
-    current,
     find_source,
     missing_shards,
     name_below,
@@ -111,7 +110,7 @@ def index_tfrecords(
             raise DatasetError(
                 f"{twice[0]} is in two splits of {folder}: index the other one again without it first, or choose another folder"
             )
-        groups, scanned = _scanned(splits, listed.splits, work, workers, on_bytes)
+        groups, scanned = _scanned(splits, work, workers, on_bytes)
         if on_bad == "raise":
             for key in listed.splits:
                 _check_whole(groups[key], listed.lengths.get(key))
@@ -160,7 +159,7 @@ def _changes(old: Manifest | None, new: Manifest) -> Iterator[str]:
 
 
 def _earlier_splits(folder: Path, old: Manifest | None) -> dict[str, list[Shard]]:
-    """Return the splits that are indexed already, with their shards as they were then."""
+    """Return the splits that are indexed already, with their shards as they were then; they may be gone, if receipts are left."""
     if old is None or old.imported is None:
         return {}
     root = root_of(version_folder(folder, 1), old)
@@ -175,27 +174,16 @@ def _earlier_splits(folder: Path, old: Manifest | None) -> dict[str, list[Shard]
 
 
 def _scanned(
-    splits: Mapping[str, Sequence[Shard]], given: Collection[str], work: Path, workers: int | None,
-    on_bytes: Callable[[int, int], None],
-) -> tuple[Groups, list[Shard]]:  # fmt: skip
-    """Return the shards of all splits with what was found in them, and those that were scanned for it.
-
-    A shard of a split that is not given again is taken as it was, and may be gone; one whose receipt is lost, as it is now.
-    """
-    receipts = dict[Shard, Scanned | None]()
-    shards_by_split: dict[str, list[Shard]] = {split: [] for split in splits}
-    for split, shards in splits.items():
-        for shard in shards:
-            receipt = find_receipt(shard, work)
-            now = shard if receipt is not None or split in given else current(shard.path)
-            receipts[now] = receipt
-            shards_by_split[split].append(now)
-    due = [shard for shard, receipt in receipts.items() if receipt is None]
-    total, left = sum(shard.bytes for shard in receipts), sum(shard.bytes for shard in due)
+    splits: Mapping[str, Sequence[Shard]], work: Path, workers: int | None, on_bytes: Callable[[int, int], None]
+) -> tuple[Groups, list[Shard]]:
+    """Return the shards of all splits with what was found in them, and those that were scanned for it."""
+    found = {shard: find_receipt(shard, work) for shards in splits.values() for shard in shards}
+    due = [shard for shard, receipt in found.items() if receipt is None]
+    total, left = sum(shard.bytes for shard in found), sum(shard.bytes for shard in due)
     on_bytes(total - left, total)
-    whole = {shard: receipt for shard, receipt in receipts.items() if receipt is not None}
-    whole |= scan_shards(due, work, workers, lambda done: on_bytes(total - left + done, total))
-    return {split: [(shard, whole[shard]) for shard in shards] for split, shards in shards_by_split.items()}, due
+    receipts = {shard: receipt for shard, receipt in found.items() if receipt is not None}
+    receipts |= scan_shards(due, work, workers, lambda done: on_bytes(total - left + done, total))
+    return {split: [(shard, receipts[shard]) for shard in shards] for split, shards in splits.items()}, due
 
 
 def _check_whole(group: Sequence[tuple[Shard, Scanned]], lengths: Sequence[int] | None) -> None:
@@ -206,7 +194,9 @@ def _check_whole(group: Sequence[tuple[Shard, Scanned]], lengths: Sequence[int] 
             lost, other = found.lost[0], ""
             if not found.end:
                 other = "If it is not a TFRecord file, give a pattern that leaves it out. If it is compressed as a whole (GZIP, "
-                other += "ZLIB), index copies without compression, which `gzip -dc < FILE` writes (`pigz -dc` for ZLIB). "
+                other += (
+                    "ZLIB), index copies without compression: `gzip -dc < FILE` writes them (`pigz -dc` for ZLIB). "
+                )
             raise DatasetError(
                 f"{shard.path}, record {lost.number:,} at byte {lost.offset:,}: {lost.reason}. {other}{advice}"
             )

@@ -249,7 +249,7 @@ def open_scan(folder: Path) -> Callable[[Shard, Mark], Scanned]:
                 scanned = _scan(find_records(file, shard.bytes), tables, mark)
                 if current(shard.path) != shard:
                     raise DatasetError(
-                        f"{shard.path} was written to while it was indexed; run the command again when it is complete"
+                        f"{shard.path} was written to since it was listed: index its split again when it is complete"
                     )
             scanned = replace(scanned, part=digest_of(part).sha256)
             durable_write(_receipt_of(part), with_digest(asdict(scanned)))
