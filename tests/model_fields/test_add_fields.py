@@ -135,15 +135,17 @@ def test_a_fault_of_the_model_is_named_and_publishes_nothing(plain, body, change
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"inputs": "image"}, "inputs is a list"),
-        ({"store": {}}, "store names a codec"),
+        ({"inputs": "image"}, "inputs: expected a list"),
+        ({"store": {}}, "store: nothing would be stored"),
         ({"store": {"a b": codecs.Raw()}}, "name of a field"),
         ({"store": {"score": codecs.Png()}}, "Png holds"),
-        ({"batch_size": 0}, "batch_size is a whole number"),
-        ({"variants": 0}, "variants is .all. or a whole number"),
+        ({"batch_size": 0}, "batch_size: expected a whole number"),
+        ({"variants": 0}, "variants: expected .all. or a whole number"),
         ({"kinds": {"score": "boxes"}}, "kinds: that of 'score'"),
         ({"kinds": {"other": "map"}}, "kinds names 'other'"),
-        ({"model": 3}, "model is a function"),
+        ({"splits": "train"}, "splits: expected a list of splits"),
+        ({"files": "teacher.keras"}, "files: expected a list of names"),
+        ({"model": 3}, "model: expected a function"),
         ({"store": {"logits_v1": codecs.Raw()}}, "'logits_v1' ends like a variant"),
         *(
             ({"name": name}, r"name, by default the first of store,.*give name=")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from tfprep.augment import Custom
 from tfprep.augment.transform import effects_of
@@ -19,6 +18,8 @@ from tfprep.derive.inputs import derived_kind, follows_of, reads_of
 from tfprep.errors import DatasetError, RecipeError
 from tfprep.fields import EFFECTS, KINDS, RASTER_KINDS, Kind, field_name_fault
 
+Rule: TypeAlias = tuple[str, Callable[[Any], bool]]
+"""What an option is, in words and as a test."""
 _TAKES = {"Size": "geometry", "Sample": "geometry", "ImageArray": "color"}
 """The option that an op of tfprep belongs in, by the annotation of what it is called with."""
 _INPUTS: Mapping[str, frozenset[str]] = {
@@ -44,10 +45,9 @@ def check_options(options: Mapping[str, Any]) -> None:
         raise RecipeError(f"source: expected a source such as sources.Folder(), not {source!r}{_called(source)}")
     for option, (expected, test) in _MAPPINGS.items():
         _check_mapping(option, options[option], expected, test)
+    check_store(options["store"])
     check_derive(options["derive"])
-    for option, (expected, test) in _SCALARS.items():
-        if not test(options[option]):
-            raise RecipeError(f"{option}: expected {expected}, not {options[option]!r}")
+    check_values(options, _VALUES)
     for option in ("geometry", "color"):
         check_ops(option, options[option])
         for op in options[option]:
@@ -55,8 +55,6 @@ def check_options(options: Mapping[str, Any]) -> None:
                 raise RecipeError(
                     f"{option}: {op!r} has sizes by epoch, which are for a loader; give a height and width"
                 )
-    if not options["store"]:
-        raise RecipeError("store: nothing would be stored; name at least one field, such as {'image': codecs.Jpeg()}")
     _check_codecs(options)
 
 
@@ -117,6 +115,20 @@ def _check_mapping(option: str, value: Any, expected: str, test: Callable[[Any],
             raise RecipeError(f"{option}: {fault}")
         if inspect.isclass(item) or not test(item):
             raise RecipeError(f"{option}['{name}']: expected {expected}, not {item!r}{_called(item)}")
+
+
+def check_store(store: Any) -> None:
+    """Raise RecipeError unless `store` names a codec for at least one field."""
+    _check_mapping("store", store, "a codec such as codecs.Jpeg()", _is_codec)
+    if not store:
+        raise RecipeError("store: nothing would be stored; name at least one field, such as {'image': codecs.Jpeg()}")
+
+
+def check_values(options: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:
+    """Raise RecipeError at the first option that breaks its rule."""
+    for option, (expected, test) in rules.items():
+        if not test(options[option]):
+            raise RecipeError(f"{option}: expected {expected}, not {options[option]!r}")
 
 
 def check_derive(derive: Any) -> None:
@@ -267,15 +279,25 @@ def _called(item: Any) -> str:
     return f"; call it: {item.__name__}()" if inspect.isclass(item) else ""
 
 
+def _is_codec(value: Any) -> bool:
+    return all(callable(getattr(value, name, None)) for name in ("encode", "check", "spec"))
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
 
 
-def _is_whole(value: Any, least: int | None = None) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and (least is None or value >= least)
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_names(value: Any) -> bool:
+def is_count(value: Any) -> bool:
+    """Return True for a whole number from 1."""
+    return _is_whole(value) and value >= 1
+
+
+def is_names(value: Any) -> bool:
+    """Return True for a list of texts."""
     return isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
 
 
@@ -285,26 +307,25 @@ def _is_flip(value: Any) -> bool:
     return whole and sorted(value) == list(range(len(value))) and all(value[row] == i for i, row in enumerate(value))
 
 
-_COUNT = "a whole number from 1", functools.partial(_is_whole, least=1)
-_MAPPINGS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
-    "store": (
-        "a codec such as codecs.Jpeg()",
-        lambda codec: all(callable(getattr(codec, name, None)) for name in ("encode", "check", "spec")),
-    ),
-    "variants": _COUNT,
-    "shards": _COUNT,
+COUNT: Rule = "a whole number from 1", is_count
+_MAPPINGS: Mapping[str, Rule] = {
+    "variants": COUNT,
+    "shards": COUNT,
     "fill": (
         "a number, or a tuple of one per channel",
         lambda fill: all(map(_is_number, fill if isinstance(fill, tuple) else (fill,))),
     ),
-    "row_fields": ("a list of field names", _is_names),
+    "row_fields": ("a list of field names", is_names),
     "flip_indices": ("for each row the one that it changes places with, such as (0, 2, 1)", _is_flip),
 }
-_SCALARS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+FILES: Mapping[str, Rule] = {
+    "depends": ("a list", lambda value: isinstance(value, list | tuple)),
+    "files": ("a list of names of files", is_names),
+}
+_VALUES: Mapping[str, Rule] = {
     "min_visible": ("a share from 0 to 1", lambda share: _is_number(share) and 0 <= share <= 1),
     "border": ("'constant', 'reflect' or 'replicate'", lambda border: border in ("constant", "reflect", "replicate")),
     "dct_downscale": ("True or False", lambda value: isinstance(value, bool)),
     "seed": ("a whole number", _is_whole),
-    "depends": ("a list", lambda value: isinstance(value, list | tuple)),
-    "files": ("a list of names of files", _is_names),
+    **FILES,
 }

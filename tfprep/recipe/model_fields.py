@@ -13,8 +13,8 @@ from typing import Any, Literal, TypeAlias
 from tfprep.codecs import Codec
 from tfprep.dataset.names import check_name
 from tfprep.errors import DatasetError, RecipeError
-from tfprep.fields import KINDS, Kind, field_name_fault
-from tfprep.recipe.checks import file_digest
+from tfprep.fields import KINDS, Kind
+from tfprep.recipe.checks import COUNT, FILES, Rule, check_store, check_values, file_digest, is_count, is_names
 from tfprep.recipe.describe import NO_SOURCE, Description
 from tfprep.recipe.python_file import running_folder
 
@@ -81,27 +81,13 @@ class ModelFields:
         object.__setattr__(self, "folder", (self.folder or running_folder()).absolute())
 
     def _check(self) -> None:
-        if not callable(self.model):
-            raise RecipeError(
-                f"model is a function that loads the model and returns a function of a batch, not {self.model!r}"
-            )
-        if isinstance(self.inputs, str) or not self.inputs or not all(isinstance(name, str) for name in self.inputs):
-            raise RecipeError(f"inputs is a list of fields that the model gets, not {self.inputs!r}")
-        if not isinstance(self.store, Mapping) or not self.store:
-            raise RecipeError(f"store names a codec for each new field, not {self.store!r}")
+        check_values(vars(self), _RULES)
+        check_store(self.store)
         for name, codec in self.store.items():
-            if fault := field_name_fault(name):
-                raise RecipeError(f"store: {fault}")
-            if not hasattr(codec, "encode"):
-                raise RecipeError(f"store: the codec of {name!r} is one of tfprep.codecs, not {codec!r}")
             codec.check(name, self.kind(name))
         for name in self.kinds:
             if name not in self.store:
                 raise RecipeError(f"kinds names {name!r}, which store does not")
-        if not _is_count(self.batch_size):
-            raise RecipeError(f"batch_size is a whole number from 1 on, not {self.batch_size!r}")
-        if self.variants != "all" and not _is_count(self.variants):
-            raise RecipeError(f"variants is 'all' or a whole number from 1 on, not {self.variants!r}")
 
     def kind(self, name: str) -> Kind:
         """Return the kind of a field."""
@@ -138,10 +124,14 @@ class ModelFields:
         return {name: file_digest(path) for name, path in self.file_paths().items()}
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
+_RULES: Mapping[str, Rule] = {
+    "model": ("a function that loads the model and returns a function of a batch", callable),
+    "inputs": ("a list of the fields that the model gets", lambda names: is_names(names) and len(names) > 0),
+    "batch_size": COUNT,
+    "splits": ("a list of splits, or None", lambda splits: splits is None or is_names(splits)),
+    "variants": ("'all' or a whole number from 1", lambda variants: variants == "all" or is_count(variants)),
+    **FILES,
+}
 _NOT_VALUES = ("folder", "files", "splits", "follows_pixels")
 """Options that do not decide a value, or stand elsewhere."""
 
