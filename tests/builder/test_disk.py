@@ -121,7 +121,7 @@ def test_a_lock_is_one_of_this_process_too_and_of_no_dead_one(full):
     layout.make()
     with locked(full.out), pytest.raises(BuildLockedError):
         full.build()
-    layout.lock.write_text("process 1 on elsewhere")
+    (layout.private / "lock").write_text("process 1 on elsewhere")
     assert full.build().samples == 30
 
 

@@ -84,14 +84,14 @@ ALTERNATING = """
 from tfprep.builder import BuildOptions, build, publish
 
 recipes, out, data, stride = sys.argv[1:3], sys.argv[3], sys.argv[4], int(sys.argv[5])
-real = publish.publish
+real = publish.write_files
 
 def published(*arguments):
     count("replace", "unlink", "rename", "link")
     return real(*arguments)
 
 def count_publication():
-    publish.publish = published
+    publish.write_files = published
 
 finished = set()
 while len(finished) < 2:
