@@ -305,7 +305,7 @@ def test_ctrl_c_says_how_to_continue_and_the_same_command_continues(photos, tmp_
 def test_ctrl_c_while_text_is_executed_has_the_same_exit_status(tmp_path):
     """Python itself would end the process by the signal."""
     (tmp_path / "recipe.py").write_text('exec("import signal; signal.raise_signal(signal.SIGINT)")')
-    command = [sys.executable, "-m", "tfprep", "build", "recipe.py"]
+    command = [sys.executable, "-m", "tfprep", "build", "recipe.py", "--out", "out"]
     assert subprocess.run(command, cwd=tmp_path, capture_output=True, check=False).returncode == 130
 
 
