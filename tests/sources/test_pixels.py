@@ -268,6 +268,12 @@ def test_a_palette_of_a_tiff_with_alpha_and_one_that_rasterio_reads():
     np.testing.assert_array_equal(decoded(files[1].getvalue()), expected)
 
 
+def test_many_bands_are_refused_without_a_log(caplog):
+    with pytest.raises(SampleError):
+        images.decode_image(tiff(np.zeros((8, 8, 13), np.uint16), planarconfig="contig"))
+    assert not caplog.records
+
+
 def test_one_transparent_color_is_a_channel():
     """A PNG of 1 or 8 bits with the chunk tRNS; Pillow's promotion to an alpha channel is the reference."""
     rgb = Image.fromarray((DEEP[:, :, :3] >> 8).astype(np.uint8) // 128 * 255)

@@ -1,6 +1,7 @@
 """Fractions, compared with a second implementation of the rule, and how splits change when samples are added or removed."""
 
 import pickle
+import tarfile
 from collections import Counter, defaultdict
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.sources.building import folder
 from tfprep import sources
 from tfprep.errors import SourceError
 from tfprep.seeding import sample_hash
@@ -167,6 +169,41 @@ def test_listed_samples_are_left_out_and_tallied(root, tmp_path):
     assert tally.pop("listed in leaks.csv, but not in the data") == 1
     assert tally == {"not an image by its suffix": 1}
     assert listing.classes == {"label": ("a", "b")}
+
+
+ONE = {"splits": ("train",)}
+BOX = '"bbox": [1, 2, 20, 30], "category_id": 1, "id": 1, "image_id": 1'
+
+
+@pytest.mark.parametrize(
+    ("source", "counted"),
+    [
+        (sources.Folder("{split}/*", **ONE), {"in no split of ('train',)": 1}),
+        (sources.Arrays("{split}.npy", **ONE), {"in no split of ('train',)": 2}),
+        (sources.Archives("{split}.tar", **ONE), {"archive whose samples are in no split of ('train',)": 1}),
+        (sources.Table("{split}.csv", "{split}/{id}.png", **ONE), {"table whose samples are in no split of ('train',)": 1}),
+        (sources.ObjectTable("{split}.csv", "{split}/{id}.png", "id", fields=("box_labels",), **ONE),
+         {"table whose samples are in no split of ('train',)": 1}),
+        (sources.Coco("{split}.json", **ONE), {"file whose samples are in no split of ('train',)": 1}),
+        (sources.Voc("{split}/*", "{split}/*.xml", "{split}.txt", **ONE),
+         {"list whose samples are in no split of ('train',)": 1}),
+        (sources.Yolo(**ONE), {"folder or list whose samples are in no split of ('train',)": 1}),
+    ],
+    ids=lambda one: type(one).__name__,
+)  # fmt: skip
+def test_a_split_that_is_not_taken_is_counted(tmp_path, source, counted):
+    pytest.importorskip("yaml")
+    root = folder(tmp_path, {"train/a.png": 1, "val/b.png": 2, "data.yaml": "{train: train, val: val, names: [x]}"})
+    for split, name in (("train", "a"), ("val", "b")):
+        images = f'"images": [{{"id": 1, "file_name": "{name}.png"}}], "categories": [{{"id": 1, "name": "x"}}]'
+        folder(root, {f"{split}.csv": f"id\n{name}\n", f"{split}.txt": name,
+                      f"{split}.json": f'{{{images}, "annotations": [{{{BOX}}}]}}'})  # fmt: skip
+        np.save(root / f"{split}.npy", np.zeros((2, 8, 8), np.uint8))
+        with tarfile.open(root / f"{split}.tar", "w") as archive:
+            archive.add(root / split / f"{name}.png", f"{name}.png")
+    listing = source.scan(root)
+    assert {entry.split for entry in listing.entries} == {"train"}
+    assert {reason: count for reason, count in listing.tally.items() if "no split" in reason} == counted
 
 
 def test_fields_are_those_of_the_other_source(root):

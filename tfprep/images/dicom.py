@@ -95,7 +95,6 @@ def dicom_numbers(data: bytes, page: int | None) -> Numbers:
 
 
 def _gray(array: Array, header: Any) -> Numbers:
-    """Gray numbers after the modality."""
     from pydicom.pixels import apply_modality_lut
 
     limits = _stored(header, array)

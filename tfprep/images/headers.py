@@ -35,7 +35,6 @@ def read_header(data: bytes) -> Header | None:
 
 
 def _jpeg_header(data: bytes) -> Header:
-    """Go from segment to segment until the frame header."""
     for code, start, _ in jpeg_segments(data):
         if 0xC0 <= code <= 0xCF and code not in (0xC4, 0xC8, 0xCC) and start + 6 <= len(data):
             height, width = (int.from_bytes(data[at : at + 2], "big") for at in (start + 1, start + 3))

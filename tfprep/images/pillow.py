@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import logging
 import re
 import sys
 import warnings
@@ -41,6 +42,7 @@ _STRIP_PIXELS = 1 << 20
 """Pixels that are converted at once, so that copies for the conversion need a few megabytes whatever the image's size."""
 
 
+logging.getLogger("PIL.TiffImagePlugin").setLevel(logging.CRITICAL)  # what it logs of a file, it raises too
 _SETTINGS: tuple[tuple[str, str, Any], ...] = (
     ("PIL.ImageFile", "LOAD_TRUNCATED_IMAGES", False),
     ("PIL.GifImagePlugin", "LOADING_STRATEGY", 0),

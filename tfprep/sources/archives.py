@@ -111,12 +111,14 @@ class Archives:
 
     def scan(self, root: Path) -> Listing:
         """List the samples of all archives below `root`; see `Source.scan`."""
-        archives = [(path, holes["split"]) for path, holes in split_files(root, self.archives, self.splits, "archive")]
+        tally = Counter[str]()
+        found = split_files(root, self.archives, self.splits, "archive", tally)
+        archives = [(path, holes["split"]) for path, holes in found]
         classes = {"label": self.classes or self._found_classes(root, archives)} if "label" in self.kinds() else {}
         files = ("image", *(name for name, (kind, _) in self.fields.items() if kind in FILE_KINDS))
         values = tuple(name for name in self.kinds() if name not in files)
         rows = partial(self._rows, root, archives, files, values, classes.get("label", ()))
-        return listing_of(self, files, values, classes, rows)
+        return listing_of(self, files, values, classes, rows, passed_over=tally)
 
     def _rows(
         self, root: Path, archives: list[tuple[str, str]], files: tuple[str, ...], values: tuple[str, ...],

@@ -95,8 +95,9 @@ class Arrays:
 
     def scan(self, root: Path) -> Listing:
         """List the rows of the arrays below `root`; see `Source.scan`."""
-        images = stored_arrays(root, self.image)
+        images, tally = stored_arrays(root, self.image), Counter[str]()
         if isinstance(self.splits, tuple):
+            tally[f"in no split of {self.splits}"] = sum(one.shape[0] for one in images if one.split not in self.splits)
             images = [image for image in images if image.split in self.splits]
         for one in images:
             rule = f"{one.name}: expected images [N, H, W] or [N, H, W, C] of {', '.join(_DTYPES)} in C order"
@@ -131,7 +132,7 @@ class Arrays:
                     values = (form, numbers.get(of_split[array.split][row])) if classes else (form,)
                     yield Entry(f"{key_of(array.name)}/{row}", array.split, (str(reference),), values), None
 
-        return listing_of(self, ("pixels",), ("form", *classes), classes, rows)
+        return listing_of(self, ("pixels",), ("form", *classes), classes, rows, passed_over=+tally)
 
     __repr__ = constructor_text
 
@@ -183,7 +184,6 @@ def _stored(root: Path, name: str, file: str, start: int, split: str) -> StoredA
 
 
 def _labels(root: Path, array: StoredArray) -> list[str]:
-    """The classes of an array as text."""
     if array.dtype.kind not in "iubUf" or int(np.prod(array.shape)) != (array.shape[0] if array.shape else 0):
         raise SourceError(
             f"{root / array.name}: expected whole numbers or names [N] or [N, 1]; got {array.dtype} {list(array.shape)}"

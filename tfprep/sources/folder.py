@@ -129,12 +129,18 @@ def check_common(source: Any, pattern: Pattern, labeled: bool | None = None) -> 
         object.__setattr__(source, "pixels", check_pixels_option(source.pixels, source.kinds(), where))
 
 
-def split_files(root: Path, text: str, splits: Any, what: str) -> list[tuple[str, dict[str, str]]]:
-    """Return each file that fits a pattern, with its placeholders, `split` among them. SourceError if there is none."""
+def split_files(root: Path, text: str, splits: Any, what: str, tally: Counter[str]) -> list[tuple[str, dict[str, str]]]:
+    """Return each file that fits a pattern, with its placeholders, `split` among them. SourceError if there is none.
+
+    The tally counts the files of splits that are not taken.
+    """
     pattern = compile_pattern(text, what)
     files = [(path, {"split": UNSPLIT, **holes}) for path, holes in walk(root, pattern, Counter())]
     if isinstance(splits, tuple) and "split" in pattern.holes:
-        files = [(path, holes) for path, holes in files if holes["split"] in splits]
+        taken = [(path, holes) for path, holes in files if holes["split"] in splits]
+        if len(taken) < len(files):
+            tally[f"{what} whose samples are in no split of {splits}"] += len(files) - len(taken)
+        files = taken
     if not files:
         raise SourceError(f"{root}: no {what} fits {text!r}; say where it is, or give the right folder with --data")
     for _, holes in files:

@@ -178,5 +178,4 @@ def check_pixels_option(pixels: Any, kinds: Mapping[str, Kind], where: str) -> d
 
 
 def _given(options: Pixels) -> dict[str, Any]:
-    """The options that are not at their default."""
     return {n: v for n, v in vars(options).items() if v is not None and v != "apply"}

@@ -115,14 +115,16 @@ def listing_of(
     classes: Mapping[str, tuple[str, ...]],
     rows: Callable[[Counter[str]], Iterator[Row]],
     splits: object = None,
+    passed_over: Mapping[str, int] | None = None,
 ) -> Listing:
     """Return the listing of a source, with splits assigned by its options, or by `splits` in their place.
 
     `rows` returns the entries with their groups again at each call, and counts what it passes over in the tally that it gets. To
-    stratify, `rows` is consumed twice, and 16 bytes per sample are kept in memory in between.
+    stratify, `rows` is consumed twice, and 16 bytes per sample are kept in memory in between. `passed_over` is what the tally
+    begins with.
     """
     splits = splits or source.splits
-    tally: Counter[str] = Counter()
+    tally = Counter(passed_over)
 
     def entries() -> Iterator[Entry]:
         checked = set[str]()

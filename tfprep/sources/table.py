@@ -115,11 +115,11 @@ class Table:
     def scan(self, root: Path) -> Listing:
         """List the rows; see `Source.scan`."""
         check_local(root)
-        files = [(self.table, {"split": UNSPLIT})]
+        files, tally = [(self.table, {"split": UNSPLIT})], Counter[str]()
         if self._pattern().holes:
-            files = split_files(root, self.table, self.splits, "table")
+            files = split_files(root, self.table, self.splits, "table", tally)
         rows = _Rows(self, root, [(path, holes["split"]) for path, holes in files])
-        return listing_of(self, tuple(rows.files), tuple(rows.values), rows.classes, rows.all)
+        return listing_of(self, tuple(rows.files), tuple(rows.values), rows.classes, rows.all, passed_over=tally)
 
     def _pattern(self) -> Pattern:
         return compile_pattern(self.table, "Table: table")

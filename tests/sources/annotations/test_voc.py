@@ -55,7 +55,7 @@ def test_boxes_begin_at_the_first_pixel_and_hold_the_last_one(voc, tmp_path):
     fields = fields_of(sources.Voc(fields=("boxes", "box_labels", "box_numbers", "difficult")), voc, tmp_path / "out")
     one = fields["JPEGImages/one.png"]
     np.testing.assert_array_equal(one["boxes"], [[10, 5, 30, 25], [0, 0, 56, 5]])  # 20 x 20 pixels; the whole width
-    assert (one["box_labels"].tolist(), one["difficult"].tolist()) == ([7, 0], [1, 0])  # cat, aeroplane
+    assert (one["box_labels"].tolist(), one["difficult"].tolist()) == ([1, 0], [1, 0])  # cat, aeroplane
     np.testing.assert_array_equal(one["image"], picture(0))
     np.testing.assert_array_equal(fields["JPEGImages/two.png"]["boxes"], [[2.5, 3.5, 20, 21]])
     assert fields["JPEGImages/three.png"]["boxes"].shape == fields["JPEGImages/bare.png"]["boxes"].shape == (0, 4)
@@ -64,10 +64,14 @@ def test_boxes_begin_at_the_first_pixel_and_hold_the_last_one(voc, tmp_path):
     assert listing.tally["annotations without their image"] == 1
 
 
-def test_names_beyond_the_official_ones_are_sorted(voc):
-    assert sources.Voc().scan(voc).classes["box_labels"][:2] == ("aeroplane", "bicycle")
+def test_classes_are_the_names_that_occur_and_with_masks_those_of_their_numbers(voc):
+    assert sources.Voc().scan(voc).classes["box_labels"] == ("aeroplane", "cat", "dog")
+    of_masks = sources.Voc(fields=("mask", "box_labels"))
+    assert of_masks.scan(voc).classes["box_labels"][:2] == ("aeroplane", "bicycle")
     (voc / "Annotations/two.xml").write_bytes(xml([("a whale", 3, 4, 20, 21, 0)]))
     assert sources.Voc().scan(voc).classes["box_labels"] == ("a whale", "aeroplane", "cat")
+    with pytest.raises(SourceError, match=r"a whale are not among VOC's 20 classes.*give classes in the order"):
+        of_masks.scan(voc)
     listing = sources.Voc(classes=("cat",)).scan(voc)
     assert sum(len(entry.values[0]["objects"]) for entry in listing.entries) == 1
     assert listing.tally["object of a class that is not among the classes"] == 2
@@ -83,7 +87,7 @@ def test_lists_of_images_give_the_splits(voc, tmp_path):
         "JPEGImages/one.png": "train", "JPEGImages/three.png": "train", "JPEGImages/two.png": "val",
     }  # fmt: skip
     assert "No such file" in rejected["JPEGImages/absent.*"]
-    with pytest.raises(SourceError, match=r"no file fits 'ImageSets/Main/\{split\}_x\.txt'"):
+    with pytest.raises(SourceError, match=r"no list fits 'ImageSets/Main/\{split\}_x\.txt'"):
         list(sources.Voc(sets="ImageSets/Main/{split}_x.txt").scan(voc).entries)
 
 

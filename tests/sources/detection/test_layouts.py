@@ -157,6 +157,16 @@ def table_of_several_classes(root: Path) -> Truth:
     return {path: (ANY, label.split()) for path, label in zip(paths, labels, strict=True)}
 
 
+def table_with_splits_in_a_column_of_any_name(root: Path) -> Truth:
+    """As AutoML's."""
+    truth: Truth = {
+        path: (("training", "testing")[n % 2], "ab"[n // 2]) for n, path in enumerate(lay_out(root, "im/#"))
+    }
+    rows = [f"{path},{label},{split}" for path, (split, label) in truth.items()]
+    write(root, "t.csv", "\n".join(["image,label,ml_use", *rows]))
+    return truth
+
+
 def masks_of_colors(root: Path) -> Truth:
     """As CamVid of Kaggle: the names of masks end in _L."""
     paths = lay_out(root, "train/a#.png val/b#.png")
@@ -170,7 +180,7 @@ def masks_of_colors(root: Path) -> Truth:
 
 
 def class_folders_in_a_zip(root: Path) -> Truth:
-    names = lay_out(root, "cat/a# dog/b#")
+    names = lay_out(root, "cat/a.1# dog/b.1#")
     with zipfile.ZipFile(root / "all.zip", "w") as archive:
         for name in names:
             archive.write(root / name, name)
@@ -233,7 +243,8 @@ def coco_of_captions_in_large_files(root: Path) -> Truth:
 
 
 LAYOUTS = [
-    table_of_several_classes, table_sorted_by_class, masks_of_colors, class_folders_in_a_zip, tar_of_a_mac,
+    table_of_several_classes, table_sorted_by_class, table_with_splits_in_a_column_of_any_name, masks_of_colors,
+    class_folders_in_a_zip, tar_of_a_mac,
     coco_beside_captions_and_segments, coco_of_captions_in_large_files,
 ]  # fmt: skip
 
@@ -326,6 +337,12 @@ def table_of_lists_of_classes_as_text(root: Path) -> None:
     write(root, "train.csv", "\n".join(["image,labels", *rows]))
 
 
+def table_of_pairs(root: Path) -> None:
+    names = [Path(path).name for path in lay_out(root, "im/a# im/b#")]
+    rows = [f"{name},{other},{n % 2}" for n, (name, other) in enumerate(zip(names, names[::-1], strict=True))]
+    write(root, "t.csv", "\n".join(["one,other,label", *rows]))
+
+
 def videos_of_two_views(root: Path) -> None:
     write_video = pytest.importorskip("tests.sources.test_video").write
     for path in ("left/a.mkv", "left/b.mkv", "right/a.mkv", "right/b.mkv"):
@@ -343,8 +360,9 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     masks_of_another_size: "mask is 56 x 40, and its image 56 x 39",
     masks_of_two_palettes: "palettes of masks/\\*.png show the number 0 in different colors",
     masks_with_soft_edges: "numbers in masks/\\*.png fill no 2 x 2 pixels",
-    copies_in_two_splits: "6 of 19 images opened are in another split too, with the same name and bytes",
+    copies_in_two_splits: "6 of 19 images opened are in two splits, with the same name and bytes",
     masks_without_an_image: "no source reads masks/a0.png, masks/a1.png, masks/a2.png",
+    table_of_pairs: "im/{one} and im/{other} name different images",
     table_of_lists_of_classes_as_text: "cells of 'labels' are lists as text",
     videos_of_two_views: "left, right do not have names of classes",
     zip_of_coco: "the archive holds further files \\(json\\): unpack it",
@@ -357,15 +375,16 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
         "no source reads 8 files: Train/Normal/images",
     "images/# masks/#=0,1 cars/#=0,1": "no source reads",
     "real/real_# drawn/drawn_#=0,1": "images in drawn/ have few colors, as masks have, and those in real/ are pictures",
+    "im/# t.csv=rows:im/:image,label:NAME,0.25": "'0.25' and others in 'label' are numbers with fractions",
     "im/# t.csv=rows:im/:image,class,category:NAME,cat,LABEL": "several columns may be the label \\(class, category\\)",
-    "x/a# y/a#": "x/ and y/ hold files of the same names",
+    "x/a# y/a#": r"x/\*.jpg and y/\*.jpg have names that correspond",
     "left/a# left/b# right/a# right/b#": "left, right do not have names of classes",
-    "ball/0000# car/0000# car/00004": "ball/ and car/ hold files of the same names",
+    "ball/0000# car/0000# car/00004": r"ball/\*.jpg and car/\*.jpg have names that correspond",
     "train/cat/a# train/dog/b# extra/c#": "images are in folders of several depths: extra",
     "train/cat/a# train/dog/b# val/emu/c#": "val/ has the folders emu, which train/ does not have",
-    "train_HR/# train_LR/#x2": "the names in train_LR/ begin with those in train_HR/",
+    "train_HR/# train_LR/#x2": r"{split}_HR/\*.jpg and {split}_LR/\*x2.jpg have names that correspond",
     "pear/a#_rgb pear/a#_part=0,1 plum/b#_rgb plum/b#_part=0,1": "pear/.* have names that correspond, as images and what belongs",
-    "all/# all/#_small": "names of files in all/ continue other names",
+    "all/# all/#_small": r"all/\*.jpg and all/\*_small.jpg have names that correspond",
     "cat/a# dog/b# all/cat/a# all/dog/b#": "images are in folders of several depths: cat, dog, all/cat",
     "animal/cat/a# animal/dog/b# plant/rose/c#": "there are folders in folders",
     "control/a# test/b#": "test/ has the name of a split",
@@ -406,7 +425,7 @@ def test_a_layout_that_is_named_is_taken_with_its_doubts(tmp_path):
     lay_out(tmp_path, "x/# y/#")
     found = detect(tmp_path, "folders")
     assert found.facts.labels == {"label": {"x": 4, "y": 4}}
-    assert any("check: x/ and y/ hold files of the same names" in line for line in found.lines())
+    assert any("check: x/*.jpg and y/*.jpg have names that correspond" in line for line in found.lines())
     with pytest.raises(SourceError, match=r"no rule reads 8 files: x/\*.jpg \(4\), y/\*.jpg \(4\) as --as yolo says"):
         detect(tmp_path, "yolo")
 
@@ -465,6 +484,33 @@ def test_rare_colors_of_masks_are_classes_too(tmp_path):
     assert len(detect(tmp_path).source.palette) == 41
 
 
+@pytest.mark.parametrize("masks", ["#", "#=0,1"], ids=["JPEG", "of another size"])
+def test_masks_that_are_refused_are_not_offered_as_a_class(tmp_path, masks):
+    lay_out(tmp_path, f"images/# masks/{masks}")
+    for path in (tmp_path / "images").iterdir():
+        write_picture(path, 1, HEIGHT - 1, WIDTH)
+    with pytest.raises(SourceError, match=r"none of 4 samples|JPEG does not keep") as refused:
+        recognized(tmp_path)
+    assert "--as folders" not in str(refused.value)
+
+
+def test_one_mask_of_another_size_refuses_the_layout(tmp_path):
+    lay_out(tmp_path, " ".join(f"images/{letter}# masks/{letter}#=0,1" for letter in "abcde"))
+    write_picture(tmp_path / "images/c2.jpg", 1, HEIGHT - 1, WIDTH)
+    with pytest.raises(SourceError, match=r"images/c2.jpg: mask is 56 x 40, and its image 56 x 39"):
+        detect(tmp_path)
+    assert detect(tmp_path, "masks").layout == "masks"
+
+
+def test_class_folders_that_a_table_does_not_name_are_said_to_be_no_classes(tmp_path):
+    """As Hugging Face's imagefolder reads them."""
+    lay_out(tmp_path, 'cat/a# dog/b# metadata.jsonl=rows:cat/::{"file_name":"cat/NAME","text":"one"}')
+    with (tmp_path / "metadata.jsonl").open("a") as file:
+        file.writelines(f'\n{{"file_name": "dog/b{n}.jpg", "text": "two"}}' for n in range(4))
+    assert any("images are in folders, as cat/a0.jpg is, which are not taken for classes" in line
+               for line in detect(tmp_path).lines())  # fmt: skip
+
+
 def test_depths_are_not_classes(tmp_path):
     for number, path in enumerate(lay_out(tmp_path, "image/#.png mask/#=0,1,2")):
         (tmp_path / "depth").mkdir(exist_ok=True)
@@ -480,7 +526,7 @@ def test_depths_are_not_classes(tmp_path):
 def test_pictures_of_one_scene_are_not_of_two_classes_nor_masks(tmp_path, mode, change):
     for path in lay_out(tmp_path, "x/#.png y/#.png")[:4]:
         Image.open(tmp_path / path).convert(mode).point(change).save(tmp_path / path.replace("x", "y"))
-    with pytest.raises(SourceError, match="x/ and y/ hold files of the same names"):
+    with pytest.raises(SourceError, match=r"x/\*.png and y/\*.png have names that correspond"):
         detect(tmp_path)
 
 

@@ -80,7 +80,7 @@ class Coco(AnnotatedSource):
         """List the images of all annotation files below `root`; see `Source.scan`."""
         files = CocoFiles(self, root)
         check_drawing(self.fields, len(files.names), self.void, "Coco")
-        return object_listing(self, files.names, partial(self._rows, files))
+        return object_listing(self, files.names, partial(self._rows, files), passed_over=files.passed_over)
 
     def _rows(self, files: CocoFiles, tally: Counter[str]) -> Iterator[Row]:
         template = Template.parse(self.images)
@@ -204,11 +204,13 @@ class CocoFiles:
 
     Attributes:
         names: Class names in the order of their numbers.
+        passed_over: Number of files of splits that are not taken, by reason.
     """
 
     def __init__(self, source: Coco, root: Path) -> None:
         """Read the files of a source. SourceError if there is none, or one is not a COCO file."""
-        found = split_files(root, source.annotations, source.splits, "file")
+        self.passed_over = Counter[str]()
+        found = split_files(root, source.annotations, source.splits, "file", self.passed_over)
         self._files = [(CocoFile.read(root / path), holes) for path, holes in found]
         self._unannotated = source.unannotated
         self._by_id: dict[int | str, tuple[str | None, int]] = {}

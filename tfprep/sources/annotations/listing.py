@@ -190,8 +190,9 @@ def object_listing(
     names: tuple[str, ...],
     rows: Callable[[Counter[str]], Iterator[Row]],
     files: tuple[str, ...] = ("image",),
+    passed_over: Mapping[str, int] | None = None,
 ) -> Listing:
     """Return the listing of images with the raw part `objects`."""
     classes = {"box_labels": names, "mask": ("background", *names)}
     classes = {name: of_field for name, of_field in classes.items() if name in source.kinds()}
-    return listing_of(source, files, ("objects",), classes, rows)
+    return listing_of(source, files, ("objects",), classes, rows, passed_over=passed_over)

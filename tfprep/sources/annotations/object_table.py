@@ -90,10 +90,12 @@ class ObjectTable(AnnotatedSource):
 
     def scan(self, root: Path) -> Listing:
         """List the images that the tables name; see `Source.scan`."""
-        tables = [(path, holes["split"]) for path, holes in split_files(root, self.table, self.splits, "table")]
+        tally = Counter[str]()
+        files = split_files(root, self.table, self.splits, "table", tally)
+        tables = [(path, holes["split"]) for path, holes in files]
         images = self._images(root, tables)
         names = self.classes or sorted_classes({name for image in images.values() for name, _ in image.objects})
-        return object_listing(self, names, partial(self._rows, images, names))
+        return object_listing(self, names, partial(self._rows, images, names), passed_over=tally)
 
     def _rows(self, images: Mapping[str, _Image], names: tuple[str, ...], tally: Counter[str]) -> Iterator[Row]:
         numbers = {name: number for number, name in enumerate(names)}
@@ -110,7 +112,6 @@ class ObjectTable(AnnotatedSource):
                 yield Entry(key_of(path), image.split, (path,), (part,)), None
 
     def _images(self, root: Path, tables: list[tuple[str, str]]) -> dict[str, _Image]:
-        """The images of the tables with their objects."""
         images: dict[str, _Image] = {}
         place = CellPath.parse(self.image, True, image_places(root, self.image))
         of_box = (self.boxes,) if isinstance(self.boxes, str) else self.boxes or ()

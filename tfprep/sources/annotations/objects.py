@@ -354,7 +354,6 @@ def check_not_shares(outlines: Sequence[Sequence[float]], objects: Sequence[Any]
 
 
 def _outlines(annotation: Objects) -> list[list[float]]:
-    """The box and the polygons of an object, as they are annotated."""
     return [*([annotation["box"]] if annotation.get("box") is not None else []), *(annotation.get("polygons") or [])]
 
 

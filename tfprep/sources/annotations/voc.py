@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from tfprep.errors import RecipeError
+from tfprep.errors import RecipeError, SourceError
 from tfprep.sources.annotations.listing import (
     OTHER_CLASS,
     AnnotatedImage,
@@ -62,7 +62,7 @@ class Voc(AnnotatedSource):
         instance_masks: The pattern of the masks of instances, if `instances` is one of the fields.
         first_pixel: The number of the first pixel: 1 in VOC, 0 in files of some tools.
         classes: The names of the classes in the order of their numbers; objects of others are left out, and counted in the
-            tally. By default VOC's 20 if no other names occur, else the names that occur, sorted.
+            tally. By default the names that occur, sorted; with `mask` VOC's 20, whose numbers the masks have.
 
     Raises:
         RecipeError: An option is wrong, or two options contradict each other.
@@ -101,7 +101,10 @@ class Voc(AnnotatedSource):
             names = names_in_files(
                 root, annotations, lambda data, path: (_text(one, "name") for one in _tree(data, path).iter("object"))
             )
-            classes = VOC_CLASSES if names <= set(VOC_CLASSES) else sorted_classes(names)
+            if "mask" in self.fields and (further := sorted(names.difference(VOC_CLASSES))):
+                rule = "nothing says which numbers the masks have for them; give classes in the order of the numbers"
+                raise SourceError(f"{root}: {', '.join(further[:3])} are not among VOC's 20 classes, and {rule}")
+            classes = VOC_CLASSES if "mask" in self.fields else sorted_classes(names)
         numbers = {name: number for number, name in enumerate(classes)}
 
         def rows(tally: Counter[str]) -> Iterator[Row]:
@@ -117,15 +120,14 @@ class Voc(AnnotatedSource):
         if self.sets is None:
             listed = annotated_images(self, root, image, annotations, tally)
         else:
-            listed = self._listed(root, image, annotations, companions)
+            listed = self._listed(root, image, annotations, companions, tally)
         for one, holes in listed:
             yield one._replace(others=tuple(companions.find(mask, holes)[0] for mask in masks))
 
     def _listed(
-        self, root: Path, image: Pattern, annotations: Pattern, companions: Companions
+        self, root: Path, image: Pattern, annotations: Pattern, companions: Companions, tally: Counter[str]
     ) -> Iterator[tuple[AnnotatedImage, Holes]]:
-        """The images that the lists name."""
-        for path, placeholders in split_files(root, self.sets or "", self.splits, "file"):
+        for path, placeholders in split_files(root, self.sets or "", self.splits, "list", tally):
             for line in filter(None, text_lines(root / path, "list of images")):
                 holes = {**placeholders, "_1": line}
                 found, own = (companions.find(pattern, holes)[0] for pattern in (image, annotations))

@@ -113,6 +113,9 @@ class Yolo(AnnotatedSource):
             image, labels = (compile_pattern(str(text), "Yolo") for text in (self.images, self.labels))
             of_pattern = (one for one, _ in annotated_images(self, root, image, labels, tally, self.data))
             yield from object_rows(self, root, of_pattern, parse, tally)
+        taken = {place for one in splits for place in data.places[one]}
+        if unread := {place for of_split in data.places.values() for place in of_split} - taken:
+            tally[f"folder or list whose samples are in no split of {splits}"] += len(unread)
         counted: set[str] = set()
         of_split: dict[str, str] = {}
         for split, place in [(one, place) for one in splits for place in data.places[one]]:

@@ -12,11 +12,16 @@ from tfprep.sources.splits import Fractions
 
 FRACTIONS = Fractions(train=0.8, val=0.2)
 """Shares of data that comes without splits."""
-BY_CLASS = Fractions(train=0.8, val=0.2, stratify="label")
-"""The same for data with classes: each of them has its share in every split."""
 
 Layout: TypeAlias = Literal[
     "coco", "voc", "yolo", "labelme", "table", "masks", "folders", "images", "archives", "arrays", "videos"
 ]
 """The layouts that `tfprep init --as` names."""
 LAYOUTS: tuple[str, ...] = get_args(Layout)
+
+
+def splits_for(pattern: str, labeled: bool = False) -> Fractions | None:
+    """Return the option `splits` of a source: None if its pattern gives the splits, else shares, of each class if it has some."""
+    if "{split}" in pattern:
+        return None
+    return Fractions(train=0.8, val=0.2, stratify="label") if labeled else FRACTIONS

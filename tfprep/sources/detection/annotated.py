@@ -14,7 +14,7 @@ from tfprep.errors import SourceError
 from tfprep.sources.annotations import Coco, LabelMe, Voc, Yolo
 from tfprep.sources.annotations.coco import CocoFile, image_file_name
 from tfprep.sources.annotations.yolo import DataYaml, images_in, label_path
-from tfprep.sources.detection import FRACTIONS
+from tfprep.sources.detection import splits_for
 from tfprep.sources.detection.facts import Reading
 from tfprep.sources.detection.files import FEW, Files, below, beside, image_place, splits_of
 from tfprep.sources.patterns import literal, split_form
@@ -72,7 +72,7 @@ def yolo(files: Files) -> Iterator[Reading]:
     if not lists:
         rule = "are YOLO's labels, and no data.yaml, classes.txt or obj.names has the names of their classes"
         raise SourceError(f"{patterns[1]} {rule}: write classes.txt with a name on each line")
-    splits = None if "{split}" in patterns[0] else FRACTIONS
+    splits = splits_for(patterns[0])
     same = [path for path in lists if files.lines(path) == files.lines(lists[0])]
     notes = [path for path in files.paths(".json") if b'"categories"' in files.head(path)[:FEW]]  # of Label Studio
     image_lists = [path for path in sorted({*texts} - {*labels})[:FEW] if _names_images(files, path)]
@@ -176,7 +176,7 @@ def voc(files: Files) -> Iterator[Reading]:
     if patterns is None:
         return
     image, note = patterns
-    source = Voc(image, note, splits=None if "{split}" in image else FRACTIONS, first_pixel=1)
+    source = Voc(image, note, splits=splits_for(image), first_pixel=1)
     checks = ["pixels are taken to be counted from 1 (first_pixel=)"]
     if "Annotations" in note.split("/"):
         source, checks = replace(source, fields=("boxes", "box_labels", "difficult")), []
@@ -195,6 +195,6 @@ def labelme(files: Files) -> Iterator[Reading]:
     notes = files.paths(".json")
     patterns = beside(files, notes) if all(b'"shapes"' in files.head(path) for path in notes[:FEW]) else None
     if patterns is not None:
-        splits = None if "{split}" in patterns[0] else FRACTIONS
-        source = LabelMe(*patterns, fields=("boxes", "box_labels", "instances"), splits=splits)
+        fields = ("boxes", "box_labels", "instances")
+        source = LabelMe(*patterns, fields=fields, splits=splits_for(patterns[0]))
         yield Reading("labelme", source, (patterns[1],))

@@ -13,7 +13,7 @@ from tfprep.errors import SourceError
 from tfprep.fields import Kind
 from tfprep.sources.archives import ARCHIVE_SUFFIXES, Archives, members, split_name
 from tfprep.sources.arrays import Arrays, StoredArray, stored_arrays
-from tfprep.sources.detection import BY_CLASS, FRACTIONS
+from tfprep.sources.detection import splits_for
 from tfprep.sources.detection.facts import Reading
 from tfprep.sources.detection.files import Files, may_hold_data
 from tfprep.sources.detection.pictures import MASK_WORD, folders
@@ -30,7 +30,7 @@ def archives(files: Files) -> Iterator[Reading]:
     """Yield the source of tar or zip files with images, with the classes and splits that names inside of them give.
 
     Raises:
-        SourceError: An archive is compressed as a whole, or the names in it do not end in the suffix of an image.
+        SourceError: An archive is compressed as a whole, or cannot be read.
     """
     if packed := files.paths(".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst"):
         raise SourceError(f"{packed[0]} is compressed as a whole, so that no member has a place of its own: unpack it")
@@ -42,11 +42,11 @@ def archives(files: Files) -> Iterator[Reading]:
         inside.setdefault(folder, []).append(name)
     if not inside:
         return
-    endings = [*dict.fromkeys(split_name(name)[1].lower() for name in names)]
-    images = tuple(ending for ending in endings if f".{ending.removeprefix('image.')}" in IMAGE_SUFFIXES)
-    if not images:
-        rule = f"names such as {names[0]} do not end in the suffix of an image after their first dot"
-        raise SourceError(f"{paths[0]}: {rule}")
+    for at_last in (False, True):  # as in `Archives`
+        endings = [*dict.fromkeys(split_name(name, at_last)[1].lower() for name in names)]
+        images = tuple(ending for ending in endings if f".{ending.removeprefix('image.')}" in IMAGE_SUFFIXES)
+        if images:
+            break
     labels = [ending for ending in endings if ending.rpartition(".")[2] == "cls"]
     masks = [end for end in endings if image_suffix(f"x.{end}") and MASK_WORD.fullmatch(end.rpartition(".")[0])]
     fields: dict[str, tuple[Kind, str]] = {"mask": ("mask", masks[0])} if masks else {}
@@ -63,7 +63,7 @@ def archives(files: Files) -> Iterator[Reading]:
     if others:
         pattern = f"**/*{paths[0][-4:].lower()}"
         doubts.append(f"the names of archives ({', '.join(paths[:3])}) may be classes, or parts of the data")
-    splits = None if "{split}" in pattern else BY_CLASS if labels else FRACTIONS
+    splits = splits_for(pattern, bool(labels))
     source = Archives(pattern, images, next(iter(labels), None), fields=fields, splits=splits)
     if labels or fields:
         yield Reading("archives", source, (pattern,), checks, doubts)
@@ -74,7 +74,7 @@ def archives(files: Files) -> Iterator[Reading]:
             source,
             archives=pattern.replace("{split}", "*") if inside_split else pattern,
             members=inner.source.image if inner.source.image != "*" else None,
-            splits=inner.source.splits if splits and not inside_split else None,
+            splits=None if inside_split else splits_for(pattern, "label" in inner.source.kinds()),
         )
         yield Reading("archives", of_members, (pattern,), inner.checks, (*doubts, *inner.doubts))
 
@@ -84,14 +84,14 @@ def videos(files: Files) -> Iterator[Reading]:
     for suffix in (one for one in VIDEO_SUFFIXES if one in files.suffixes):
         for inner in folders(replace(files, image_suffixes=(suffix,))):
             pattern = inner.source.image + "/*" * inner.source.image.endswith("**") + suffix
-            source = Video(pattern, every=_EVERY, splits=None if "{split}" in pattern else FRACTIONS)
+            source = Video(pattern, every=_EVERY, splits=splits_for(pattern))
             checks = (*inner.checks, f"one of {_EVERY} frames is taken (every=)")
             yield Reading("videos", source, (pattern,), checks, inner.doubts)
 
 
 def arrays(files: Files) -> Iterator[Reading]:
     """Yield the source of arrays in NumPy's files. Raises SourceError if nothing says which array holds the images."""
-    if idx := [path for path in files.paths() if "ubyte" in path.rpartition("/")[2]]:
+    if idx := [path for path in files.every if "ubyte" in path.rpartition("/")[2]]:
         rule = "is a file of MNIST's format (IDX): write it as an array of NumPy, as docs/sources.md shows"
         raise SourceError(f"{idx[0]} {rule}")
     texts = [literal(path) for path in files.paths(".npy")]
@@ -121,7 +121,6 @@ def arrays(files: Files) -> Iterator[Reading]:
     doubts = (
         [f"the images have more than 4 channels: {shapes}"] if len(shape) == 4 and shape[1 if first else 3] > 4 else []
     )
-    splits = None if "{split}" in images[0] else BY_CLASS if labels else FRACTIONS
-    source = Arrays(images[0], next(iter(labels), None), first, splits=splits)
+    source = Arrays(images[0], next(iter(labels), None), first, splits=splits_for(images[0], bool(labels)))
     check = f"the arrays are {shapes}: each row of {images[0]} is an image"
     yield Reading("arrays", source, [text.partition(":")[0] for text in texts], [check], doubts)

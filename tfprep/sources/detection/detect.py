@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tfprep.sources.annotations.listing import ORPHAN
 from tfprep.sources.detection import Layout
 from tfprep.sources.detection.annotated import coco, labelme, other_tools, voc, yolo
 from tfprep.sources.detection.bundled import archives, arrays, videos
-from tfprep.sources.detection.facts import MOST_COLORS, Facts, Reading, look
+from tfprep.sources.detection.facts import Facts, Reading, look
 from tfprep.sources.detection.files import Files
 from tfprep.sources.detection.pictures import folders, masks, with_classes
 from tfprep.sources.detection.tables import tables
@@ -55,37 +56,156 @@ def detect(folder: Path, layout: Layout | None = None, ignore: Sequence[str] = (
         NotRecognized: No source fits, or several do.
     """
     files = Files.of(folder, ignore)
-    causes = list(other_tools(files))
-    found: list[Reading] = []
-    for rule in _RULES:
-        try:
-            for proposal in rule(files):
-                if layout in (None, proposal.layout):
-                    try:
-                        found.append(_examine(proposal, files, layout is not None))
-                    except TfprepError as error:
-                        causes += proposal.doubts or [str(error)]
-        except TfprepError as error:
-            causes.append(str(error))
-    if any(isinstance(reading.source, Paired) and not reading.doubts for reading in found):  # masks are not of a class
-        found = [reading for reading in found if not isinstance(reading.source, Folder)]
-    accepted = [reading for reading in found if not reading.doubts and not reading.left]
+    readings, causes = _readings(files, layout)
+    accepted = [one for one in readings if not one.doubts and not one.left]
     if len(accepted) == 1:
         return accepted[0]
     if accepted:
-        ways = ", ".join(dict.fromkeys(reading.layout for reading in accepted))
+        ways = ", ".join(dict.fromkeys(one.layout for one in accepted))
         raise NotRecognized(f"this folder can be read in {len(accepted)} ways ({ways}): choose one", accepted)
-    found.sort(key=lambda reading: (len(reading.left), bool(reading.doubts)))
-    nearest = [one for one in found if (len(one.left), bool(one.doubts)) == (len(found[0].left), bool(found[0].doubts))]
-    causes += [doubt for reading in nearest for doubt in reading.doubts]
+    distances = [(len(one.left), bool(one.doubts)) for one in readings]
+    nearest = [one for one, distance in zip(readings, distances, strict=True) if distance == min(distances)]
+    causes += [doubt for one in nearest for doubt in one.doubts]
     if nearest and nearest[0].left:
         causes.append(f"no source reads {listed_files(nearest[0].left)}")
     if not causes:
-        every = files.paths()
+        every = files.every
         of_layout = f" as --as {layout} says" if layout is not None else ""
         records = ": `tfprep index` reads TFRecords in place" if "tfrecord" in "".join(every[:_NAMED]) else ""
         causes.append(f"no rule reads {listed_files(every) or f'{folder}, which is empty'}{of_layout}{records}")
     raise NotRecognized("\n".join(dict.fromkeys(causes)), nearest[:_MOST_READINGS])
+
+
+def _readings(files: Files, layout: Layout | None) -> tuple[list[Reading], list[str]]:
+    """Return the sources that fit the folder, with what they leave over and what is doubtful, and why others do not fit it."""
+    readings, causes, masked = list[Reading](), [*other_tools(files)], set[str]()
+    for rule in _RULES:
+        try:
+            for proposal in rule(files):
+                masked |= {proposal.source.mask} if rule is masks else set()
+                if layout in (None, proposal.layout):
+                    try:
+                        readings.append(_accounted(proposal, files))
+                    except TfprepError as error:
+                        causes += proposal.doubts or [str(error)]
+        except TfprepError as error:
+            causes.append(str(error))
+    if layout is not None:
+        return [replace(one, checks=[*one.checks, *one.doubts], doubts=[]) for one in readings], causes
+    if any(isinstance(one.source, Paired) and not one.doubts for one in readings):  # masks are not of a class
+        readings = [one for one in readings if not isinstance(one.source, Folder)]
+    couples = [pair.files[0] for pair in files.pairs if pair.other in masked]
+    return [one for one in readings if not (one.doubts and _divides(one.source, couples))], causes
+
+
+def _divides(source: Any, couples: Sequence[tuple[str, str]]) -> bool:
+    """Return True if a source takes an image and what may be its mask for two classes."""
+    if not isinstance(source, Folder):
+        return False
+    match = compile_pattern(source.image, "init").match_path
+    return any(len({(match(path) or {}).get("label") for path in couple}) > 1 for couple in couples)
+
+
+def _accounted(proposal: Reading, files: Files) -> Reading:
+    """Return a proposal with the files that its source does not read and its rule does not explain, and all doubts about it."""
+    source, facts, checks = _fitted(proposal, files)
+    if not facts.opened or len(facts.problems) == facts.opened:
+        such = "".join((": ", *facts.problems)[:2])
+        raise SourceError(f"none of {facts.opened} samples that were opened can be read{such}")
+    if ignored := sum(hash(path) in facts.used for path in files.ignored):
+        raise SourceError(f"the source reads {ignored} files that --ignore names: move them out of the folder")
+    every, declared = files.every, {*proposal.declared}
+    patterns = [compile_pattern(text, "init") for text in declared.difference(every) if re.search("[*{]", text)]
+    unread = (path for path in every if hash(path) not in facts.used and path not in declared)
+    left = [path for path in unread if all(pattern.match_path(path) is None for pattern in patterns)]
+    of_tests = {folder for folder in files.images if is_test(folder) and not facts.splits.keys() & {*folder.split("/")}}
+    unlabeled = [path for path in left if image_suffix(path) and path.rpartition("/")[0] in of_tests]
+    if unlabeled:
+        checks.append(f"images of a test split have no labels, and are left out: {listed_files(unlabeled)}")
+    remarks = [*_about_splits(source, facts, files), *_about_samples(source, facts, files)]
+    return replace(
+        proposal,
+        source=source,
+        facts=facts,
+        checks=[*proposal.checks, *checks, *(text for share, text in remarks if share <= _FEW_WRONG)],
+        doubts=[*proposal.doubts, *(text for share, text in remarks if share > _FEW_WRONG)],
+        left=sorted({*left}.difference(unlabeled)),
+    )
+
+
+def _fitted(proposal: Reading, files: Files) -> tuple[Any, Facts, list[str]]:
+    """Return the form of a proposed source with which samples can be built, facts about its samples, and what to check."""
+    source, checks, looked = proposal.source, list[str](), partial(look, root=files.root, there=files.hashes)
+    facts = looked(source)
+    bare = {split for split, n in facts.splits.items() if facts.empty[split] == n}
+    lost = {split for split in bare if is_test(split) or not facts.objects}
+    splits = tuple(split for split in facts.splits if split not in lost)
+    if twice := facts.twice:  # a doubt, whose recipe builds
+        splits = (max(facts.splits, key=facts.splits.__getitem__),)
+    if 0 < len(splits) < len(facts.splits) and not isinstance(source.splits, Fractions | str):
+        source = replace(source, splits=splits)
+        facts = replace(looked(source), twice=twice)
+    if isinstance(source, Paired) and source.mask is not None:
+        numbered, checks = with_classes(source, facts.masks)
+        if numbered.palette:  # each color that is missed rejects the masks that have it
+            numbered, checks = with_classes(source, looked(source, samples=_OF_COLORS).masks)
+        source, facts = (numbered, looked(numbered)) if numbered != source else (source, facts)
+    for form in (*proposal.others, *(_PIXELS if hasattr(source, "pixels") else ())):
+        if len(facts.problems) > (0 if form is _PIXELS[0] else _FEW_WRONG * facts.opened):
+            is_pixels = isinstance(form, Pixels)
+            other = replace(source, pixels={"image": form}) if is_pixels else replace(form, splits=source.splits)
+            found = looked(other)
+            source, facts = (other, found) if len(found.problems) < len(facts.problems) else (source, facts)
+    if isinstance(source, Folder | Paired) and isinstance(source.splits, Fractions) and facts.dicom:
+        source = replace(source, splits=replace(source.splits, stratify=None, group_by="PatientID"))
+    return source, facts, checks
+
+
+def _about_splits(source: Any, facts: Facts, files: Files) -> Iterator[tuple[float, str]]:
+    """Yield what is to be said about the splits of any source, as `_about_samples` does."""
+    words, names, total = facts.folder_words, facts.file_words, sum(facts.splits.values())
+    if len(names) > 1 and sum(names.values()) == total:  # a word in some names, as of a train on rails, says nothing
+        words = words | names
+    if isinstance(source.splits, Fractions):
+        if len(words) > 1 or 0 < sum(words.values()) < total:
+            yield 1, f"names say {' and '.join(sorted(words))}, and this recipe draws new splits from all of them"
+        header = "\n".join(files.lines("README.md")).partition("configs:")[2].partition("---")[0]  # of Hugging Face
+        if named := re.findall(r"split:\s*(\w+)", header):
+            yield 1, f"README.md names the splits {', '.join(named)}, and this recipe draws new ones"
+    elif len(facts.splits) == 1:
+        yield 0, f"all samples are in the split {min(facts.splits)!r}; none is left for another (splits=)"
+    kinds = {re.sub("[^a-z]", "", split.lower()) for split in facts.splits}
+    if "trainval" in kinds and len(kinds - {"test", "testing"}) > 1:
+        yield 1, f"images of {', '.join(facts.splits)} may be in two splits (splits= takes some of them)"
+    if facts.twice:
+        yield 1, f"{facts.twice} images are in two samples, or in two splits"
+    if facts.copies:
+        yield 1, f"{facts.copies} of {facts.opened} images opened are in two splits, with the same name and bytes"
+
+
+def _about_samples(source: Any, facts: Facts, files: Files) -> Iterator[tuple[float, str]]:
+    """Yield what is to be said about the samples of any source, each with the share of them that may be wrong; 0 is a check."""
+    if getattr(source, "pixels", None):
+        yield 0, f"images opened cannot all be built without {source.pixels['image']} (pixels=)"
+    if "boxes" in facts.kinds and hasattr(source, "box_format"):
+        yield 0, f"boxes are taken for {source.box_format} (box_format=)"
+    if files.ignored:
+        yield 0, f"{len(files.ignored)} files are left out by --ignore"
+    if facts.problems:
+        such = f"{len(facts.problems)} of {facts.opened} samples opened, such as {facts.problems[0]}"
+        yield 1 if facts.unequal else len(facts.problems) / facts.opened, f"the build rejects {such}"
+    if facts.missing:
+        such = f"{facts.missing} of {len(facts.used)} files that the annotations name are not there (rejected)"
+        yield facts.missing / len(facts.used), such
+    for split, count in facts.empty.items():
+        if count > _FEW_WRONG * (total := facts.splits[split]):
+            yield 1, f"{split}: {count} of {total} samples have no objects or masks; are their annotations missing?"
+    for reason, count in facts.tally.items():
+        if reason == ORPHAN or reason.startswith(("image without its", "image that does not fit")):
+            yield 1, f"{reason}: {count}"
+    few, total = [path for path, drawn in facts.drawn.items() if drawn], len(facts.drawn)
+    if isinstance(source, Folder) and "label" not in facts.kinds and total > len(few) >= total / 4:
+        yield 1, f"files such as {few[0]} have few colors, as masks have, and others are pictures"
 
 
 def patterns_of(paths: Sequence[str]) -> Counter[str]:
@@ -99,107 +219,3 @@ def listed_files(paths: Sequence[str]) -> str:
     listing = ", ".join(f"{kind} ({count})" for kind, count in counts.most_common(MOST_PATTERNS))
     more = ", …" * (len(counts) > MOST_PATTERNS)
     return ", ".join(paths) if len(paths) <= _NAMED else f"{len(paths)} files: {listing}{more}"
-
-
-def _examine(proposal: Reading, files: Files, asked: bool) -> Reading:
-    """Return a proposed source with its facts, the files that it leaves over, and the doubts about it.
-
-    Raises:
-        SourceError: The source does not fit the folder.
-    """
-    source, facts, checks = _fitted([proposal.source, *proposal.others], files.root)
-    if not facts.opened or len(facts.problems) == facts.opened:
-        such = "".join((": ", *facts.problems)[:2])
-        raise SourceError(f"none of {facts.opened} samples that were opened can be read{such}")
-    every, declared = files.paths(), {*proposal.declared}
-    patterns = [compile_pattern(text, "init") for text in declared.difference(every) if re.search("[*{]", text)]
-    unread = (path for path in every if hash(path) not in facts.used and path not in declared)
-    left = [path for path in unread if all(pattern.match_path(path) is None for pattern in patterns)]
-    of_tests = {folder for folder in files.images if is_test(folder) and not facts.splits.keys() & {*folder.split("/")}}
-    unlabeled = {p for p in left if p in proposal.unlabeled or (image_suffix(p) and p.rpartition("/")[0] in of_tests)}
-    checks = [*proposal.checks, *checks]
-    if len(facts.splits) == 1 and not isinstance(source.splits, Fractions):
-        checks.append(f"all samples are in the split {next(iter(facts.splits))!r}; none is left for another (splits=)")
-    if facts.problems:
-        such = f"{len(facts.problems)} of {facts.opened} samples opened, such as {facts.problems[0]}"
-        checks.append(f"the build rejects {such}")
-    if unlabeled:
-        checks.append(f"images of a test split have no labels, and are left out: {listed_files(sorted(unlabeled))}")
-    if files.ignored:
-        checks.append(f"{len(files.ignored)} files are left out by --ignore")
-    doubts = [*proposal.doubts, *_doubts(source, facts)]
-    there = sum(hash(path) in facts.used for path in every)  # copies of what is in Parquet are not files of the folder
-    ignored = sum(hash(path) in facts.used for path in files.ignored)
-    if missing := len(facts.used) - there - ignored if there else 0:
-        such = f"{missing} of {len(facts.used)} files that the annotations name are not there (rejected)"
-        (doubts if missing > _FEW_WRONG * len(facts.used) else checks).append(such)
-    header = "\n".join(files.lines("README.md")).partition("configs:")[2].partition("---")[0]  # of Hugging Face
-    if isinstance(source.splits, Fractions) and (named := re.findall(r"split:\s*(\w+)", header)):
-        doubts.append(f"README.md names the splits {', '.join(named)}, and this recipe draws new ones")
-    if asked:
-        checks, doubts = [*checks, *doubts], []
-    if ignored:
-        doubts.append(f"the source reads {ignored} files that --ignore names: move them out of the folder")
-    left = [path for path in left if path not in unlabeled]
-    return replace(proposal, source=source, facts=facts, checks=checks, doubts=doubts, left=left)
-
-
-def _fitted(forms: Sequence[Any], root: Path) -> tuple[Any, Facts, list[str]]:
-    """Return the first form of a source with which samples can be built, facts about its samples, and what to check."""
-    source, facts, checks = forms[0], look(forms[0], root), list[str]()
-    if isinstance(source, Paired) and source.mask is not None:
-        if 1 < len(facts.mask_colors) <= MOST_COLORS:  # each color that is missed rejects the masks that have it
-            facts = look(source, root, _OF_COLORS)
-        numbered, checks = with_classes(source, facts)
-        source, facts = (numbered, look(numbered, root)) if numbered != source else (source, facts)
-    of_pixels = [{"image": pixels} for pixels in _PIXELS if hasattr(source, "pixels")]
-    for form in (*forms[1:], *of_pixels):
-        if len(facts.problems) > _FEW_WRONG * facts.opened or (facts.problems and form in of_pixels[:1]):
-            other = replace(source, pixels=form) if form in of_pixels else form
-            found = look(other, root)
-            source, facts = (other, found) if len(found.problems) < len(facts.problems) else (source, facts)
-    if getattr(source, "pixels", None):
-        checks.append(f"images opened cannot all be built without {source.pixels['image']} (pixels=)")
-    if "boxes" in facts.kinds and hasattr(source, "box_format"):
-        checks.append(f"boxes are taken for {source.box_format} (box_format=)")
-    if isinstance(source, Folder | Paired) and isinstance(source.splits, Fractions) and facts.dicom:
-        source = replace(source, splits=replace(source.splits, stratify=None, group_by="PatientID"))
-    tests = {split for split, n in facts.splits.items() if is_test(split) and facts.objects and facts.empty[split] == n}
-    twice = facts.twice
-    largest = max(facts.splits, key=facts.splits.__getitem__, default="")
-    splits = (largest,) if twice else tuple(split for split in facts.splits if split not in tests)
-    if len(splits) < len(facts.splits) and not isinstance(source.splits, Fractions | str):
-        source = replace(source, splits=splits)
-        facts = replace(look(source, root), twice=twice)  # a doubt, whose recipe builds
-    return source, facts, checks
-
-
-def _doubts(source: Any, facts: Facts) -> Iterator[str]:
-    """Yield the reasons to refuse any source."""
-    words, names, total = facts.folder_words, facts.file_words, sum(facts.splits.values())
-    if len(names) > 1 and sum(names.values()) == total:  # a word in some names, as of a train on rails, says nothing
-        words = words | names
-    if isinstance(source.splits, Fractions) and (len(words) > 1 or 0 < sum(words.values()) < total):
-        yield f"names say {' and '.join(sorted(words))}, and this recipe draws new splits from all of them"
-    kinds = {re.sub("[^a-z]", "", split.lower()) for split in facts.splits}
-    if "trainval" in kinds and len(kinds - {"test", "testing"}) > 1:
-        yield f"images of {', '.join(facts.splits)} may be in two splits (splits= takes some of them)"
-    if facts.twice:
-        yield f"{facts.twice} images are in two samples, or in two splits"
-    if facts.copies:
-        yield f"{facts.copies} of {facts.opened} images opened are in another split too, with the same name and bytes"
-    if len(facts.problems) > _FEW_WRONG * facts.opened:
-        yield f"{len(facts.problems)} of {facts.opened} samples opened are wrong, such as {facts.problems[0]}"
-    for split, count in facts.empty.items():
-        if count > _FEW_WRONG * facts.splits[split]:
-            yield f"{split}: {count} of {facts.splits[split]} samples have no objects; are their annotations missing?"
-    for reason, count in facts.tally.items():
-        if reason == ORPHAN or reason.startswith(("image without its", "image that does not fit")):
-            yield f"{reason}: {count}"
-    few = [path for path, drawn in facts.drawn.items() if drawn]
-    if (
-        isinstance(source, Folder)
-        and "label" not in facts.kinds
-        and len(facts.drawn) > len(few) >= len(facts.drawn) / 4
-    ):
-        yield f"files such as {few[0]} have few colors, as masks have, and others are pictures"

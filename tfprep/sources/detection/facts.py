@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from tfprep.images import (
     is_dicom,
     is_jpeg,
 )
-from tfprep.images.pillow import opened
 from tfprep.seeding import sample_hash
 from tfprep.sources.patterns import split_words
 from tfprep.sources.raw import parse_reference, read_raw
@@ -30,6 +29,7 @@ from tfprep.sources.source import Entry, FieldDecoder, Listing, Source, read_fil
 
 MOST_COLORS = 64
 """A mask has one color or number for each class; a picture has thousands."""
+LOSSY = "JPEG does not keep class numbers: write masks as PNG"
 _RGB = "uint8 [H, W, 3]"
 _SAMPLES = 24
 """Number of samples that are opened: those with the smallest hashes, which is a fair and repeatable choice."""
@@ -43,18 +43,18 @@ class Facts:
     Attributes:
         kinds: Kind of each field.
         splits, labels, objects: Number of samples by split, by label field and class, and of objects by class.
-        empty: Number of samples without an object by split.
+        empty: Number of samples without an object, or without a file beside the image, by split.
         tally: What the source passed over.
         used: `hash` of the path of each file that samples are made of.
+        missing: Number of these files that are not in the folder.
         twice: Number of images that belong to two samples.
         folder_words, file_words: Number of samples by the words that name splits in their folders, and in the names of files.
         opened, problems: Number of samples that were opened, and what is wrong with some of them.
+        unequal: True if one of these problems is a mask of another size than its image.
         sizes, forms: (height, width) of these images; dtype and channels by key, if they may not become 8-bit RGB.
         turned: Number of these images that their EXIF orientation turns.
         drawn, dicom: Path of each of these images, and whether it has few colors, as masks have; whether one is a DICOM file.
-        mask_numbers, most_numbers: Class numbers in their masks, by field; the most in one mask.
-        mask_colors: The colors of masks that are pictures: red, green and blue in 8 bits each.
-        solid, shown: The numbers of masks that fill 2 x 2 pixels, as soft edges do not; the colors of each number in palettes.
+        mask_numbers, masks: Class numbers in their masks, by field; the files of those whose numbers are not changed.
         copies: Number of these images that another split has too, with the same name and bytes.
     """
 
@@ -65,21 +65,20 @@ class Facts:
     empty: Counter[str] = field(default_factory=Counter)
     tally: dict[str, int] = field(default_factory=dict)
     used: set[int] = field(default_factory=set)
+    missing: int = 0
     twice: int = 0
     folder_words: Counter[str] = field(default_factory=Counter)
     file_words: Counter[str] = field(default_factory=Counter)
     opened: int = 0
     problems: list[str] = field(default_factory=list)
+    unequal: bool = False
     sizes: list[Size] = field(default_factory=list)
     forms: dict[str, str] = field(default_factory=dict)
     turned: int = 0
     drawn: dict[str, bool] = field(default_factory=dict)
     dicom: bool = False
     mask_numbers: dict[str, set[int]] = field(default_factory=dict)
-    most_numbers: int = 0
-    mask_colors: set[int] = field(default_factory=set)
-    solid: set[int] = field(default_factory=set)
-    shown: dict[int, set[bytes]] = field(default_factory=dict)
+    masks: list[bytes] = field(default_factory=list)
     copies: int = 0
 
     @property
@@ -110,8 +109,12 @@ class Facts:
         return lines + [f"{reason}: {count}" for reason, count in self.tally.items()]
 
 
-def look(source: Source, root: Path, samples: int = _SAMPLES) -> Facts:
-    """List all samples and open some of them. Raises SourceError if the source does not fit the folder."""
+def look(source: Source, root: Path, there: Collection[int] = (), samples: int = _SAMPLES) -> Facts:
+    """List all samples and open some of them. `there` is the `hash` of the path of each file of the folder.
+
+    Raises:
+        SourceError: The source does not fit the folder.
+    """
     listing = source.scan(root)
     facts = Facts(listing.kinds)
     places = {name: place for place, name in enumerate(listing.values)}
@@ -120,7 +123,9 @@ def look(source: Source, root: Path, samples: int = _SAMPLES) -> Facts:
     chosen: list[tuple[int, int, Entry]] = []
     images = set[int]()
     for number, entry in enumerate(listing.entries):
-        facts.used.update(hash(parse_reference(file).file) for file in entry.files)
+        image, *beside = (hash(parse_reference(file).file) for file in entry.files)
+        facts.used.update((image, *beside))
+        facts.empty[entry.split] += image in there and any(path not in there for path in beside)
         images.add(hash(entry.files[0]))
         facts.splits[entry.split] += 1
         folder, _, name = entry.key.rpartition("/")
@@ -141,6 +146,8 @@ def look(source: Source, root: Path, samples: int = _SAMPLES) -> Facts:
     names = listing.classes.get("box_labels") or listing.classes.get("mask", ())[1:]
     facts.objects = {names[n] if n < len(names) else str(n): count for n, count in sorted(objects.items())}
     facts.tally = dict(listing.tally) | ({"rejected, because the label is empty": unlabeled} if unlabeled else {})
+    if not facts.used.isdisjoint(there):  # copies of what is in Parquet are not files of the folder
+        facts.missing = len(facts.used.difference(there))
     facts.twice = sum(facts.splits.values()) - len(images)
     facts.opened = len(chosen)
     facts.mask_numbers = {name: set() for name, kind in listing.kinds.items() if kind == "mask"}
@@ -180,32 +187,16 @@ def _open(facts: Facts, source: Source, root: Path, listing: Listing, entry: Ent
     if image in decoded:
         facts.forms[entry.key] = f"{decoded[image].dtype} [H, W, {decoded[image].shape[2]}]"
     for name, numbers in facts.mask_numbers.items():
-        try:
-            mask = decoded[name] if name in decoded else decode_mask(raw[name])
-        except SampleError:
-            facts.mask_colors.update(np.unique(decode_image(raw[name]) @ np.array([1 << 16, 1 << 8, 1])).tolist())
-            raise
+        if isinstance(raw.get(name), bytes) and is_jpeg(raw[name]):
+            raise SampleError(LOSSY)
+        if name not in decoded:
+            facts.masks.append(raw[name])
+        mask = decoded[name] if name in decoded else decode_mask(raw[name])
         if size is not None and mask.shape[:2] != size:
             sizes = [f"{width} x {height}" for height, width in (mask.shape[:2], size)]
+            facts.unequal = True
             raise SampleError(f"{name} is {sizes[0]}, and its image {sizes[1]}")
-        of_mask = np.unique(mask).tolist()
-        numbers.update(of_mask)
-        if name == "mask":
-            facts.most_numbers = max(facts.most_numbers, len(of_mask))
-            square = (
-                (mask[1:, 1:] == mask[:-1, 1:]) & (mask[1:, 1:] == mask[1:, :-1]) & (mask[1:, 1:] == mask[:-1, :-1])
-            )
-            facts.solid.update(np.unique(mask[1:, 1:][square]).tolist())
-            colors = _palette(raw[name]) if name not in decoded else {}
-            for number in colors.keys() & {*of_mask}:
-                facts.shown.setdefault(number, set()).add(colors[number])
-
-
-def _palette(data: bytes) -> dict[int, bytes]:
-    """Return the colors of a mask's numbers; nothing if it has no palette."""
-    with opened(data) as image:
-        colors = bytes(image.getpalette() or ()) if image.mode == "P" else b""
-    return {place // 3: colors[place : place + 3] for place in range(0, len(colors), 3)}
+        numbers.update(np.unique(mask).tolist())
 
 
 def has_few_colors(data: bytes) -> bool:
@@ -232,7 +223,6 @@ class Reading:
         checks: What a user should check: what decides labels, splits or masks and may be meant otherwise.
         doubts: Reasons to refuse the source unless the user asks for it.
         others: Other forms of the source, the likely ones first: the first is taken whose samples can be built.
-        unlabeled: Paths of images that the annotations name without labels, as those of a test split.
         facts: What its samples are like.
         left: Paths of files that it does not read and the rule does not explain.
     """
@@ -243,7 +233,6 @@ class Reading:
     checks: Sequence[str] = ()
     doubts: Sequence[str] = ()
     others: Sequence[Any] = ()
-    unlabeled: frozenset[str] = frozenset()
     facts: Facts = field(default_factory=lambda: Facts({}))
     left: Sequence[str] = ()
 
@@ -253,6 +242,5 @@ class Reading:
 
 
 def _counted(counts: Mapping[str, int]) -> str:
-    """Return counts in words, at most `_SHOWN` of them."""
     listing = ", ".join(f"{name} {count}" for name, count in list(counts.items())[:_SHOWN])
     return listing + (f", … ({len(counts) - _SHOWN} more)" if len(counts) > _SHOWN else "")

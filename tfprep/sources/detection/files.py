@@ -94,17 +94,26 @@ class Files:
         return corresponding(self.images, self.images)
 
     @cached_property
+    def hashes(self) -> frozenset[int]:
+        """The `hash` of the path of each file, those that were left out among them."""
+        return frozenset(map(hash, (*self.every, *self.ignored)))
+
+    @cached_property
     def suffixes(self) -> frozenset[str]:
         """The last suffixes of all files, in lower case."""
         return frozenset(os.path.splitext(name)[1].lower() for names in self.names.values() for name in names)
 
-    def paths(self, *suffixes: str) -> list[str]:
-        """Return the paths of the files with one of these suffixes, or of all; those nearer to the root first."""
-        if suffixes and self.suffixes.isdisjoint(f".{suffix.rpartition('.')[2]}" for suffix in suffixes):
-            return []
+    @cached_property
+    def every(self) -> list[str]:
+        """The paths of all files, those nearer to the root first."""
         folders = sorted(self.names, key=lambda folder: (folder.count("/") + bool(folder), folder))
-        every = (below(folder, name) for folder in folders for name in self.names[folder])
-        return [path for path in every if not suffixes or path.lower().endswith(suffixes)]
+        return [below(folder, name) for folder in folders for name in self.names[folder]]
+
+    def paths(self, *suffixes: str) -> list[str]:
+        """Return the paths of the files with one of these suffixes."""
+        if self.suffixes.isdisjoint(f".{suffix.rpartition('.')[2]}" for suffix in suffixes):
+            return []
+        return [path for path in self.every if path.lower().endswith(suffixes)]
 
     def head(self, path: str) -> bytes:
         """Return the beginning and the end of a file; b"" if it cannot be read."""
@@ -134,18 +143,17 @@ def below(folder: str, name: str) -> str:
 
 
 def splits_of(
-    files: Files, pattern: str, paths: Iterable[str], images: Iterable[str] = (), rival: str | None = None
+    files: Files, pattern: str, paths: Iterable[str], images: Iterable[str]
 ) -> Fractions | str | tuple[str, ...] | None:
     """Return the splits of these files, by the `{split}` of their pattern, else by the folders of their images, else fractions.
 
-    None if they are all splits of the pattern's files, those of `rival` left out: the source then reads a split that comes later.
+    None if they are all splits of the pattern's files: the source then reads a split that comes later.
     """
     if "{split}" in pattern:
-        compiled, other = compile_pattern(pattern, "init"), compile_pattern(rival or pattern, "init")
-        every = (path for path in (*files.paths(), *files.ignored) if rival is None or other.match_path(path) is None)
+        compiled = compile_pattern(pattern, "init")
         taken, there = (
             {holes["split"] for path in some if (holes := compiled.match_path(path)) is not None}
-            for some in (paths, every)
+            for some in (paths, (*files.every, *files.ignored))
         )
         return None if taken == there else tuple(sorted(taken))
     folders = {split_form(image.rpartition("/")[0]) for image in images}

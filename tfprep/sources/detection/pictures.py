@@ -9,13 +9,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from statistics import median
-from typing import Any
+
+import numpy as np
 
 from tfprep.errors import MissingDependencyError, SampleError, SourceError
-from tfprep.images import HASH_BITS, perceptual_hash
-from tfprep.sources.detection import BY_CLASS, FRACTIONS
-from tfprep.sources.detection.facts import MOST_COLORS, Facts, Reading, has_few_colors
-from tfprep.sources.detection.files import FEW, Files, Pair, below, splits_of
+from tfprep.images import HASH_BITS, decode_image, decode_mask, perceptual_hash
+from tfprep.images.pillow import opened
+from tfprep.sources.detection import splits_for
+from tfprep.sources.detection.facts import LOSSY, MOST_COLORS, Reading, has_few_colors
+from tfprep.sources.detection.files import FEW, Files, Pair, below
 from tfprep.sources.folder import Folder
 from tfprep.sources.paired import CAMVID_CLASSES, Paired, cityscapes
 from tfprep.sources.patterns import columns_of, image_suffix, is_test, literal, split_form
@@ -34,28 +36,27 @@ _DARKEST, _OPENED, _SAMPLED, _NAMES, _MOST_THIN = 64, 3, 8, 2000, 4
 
 
 def masks(files: Files) -> Iterator[Reading]:
-    """Yield sources of images with masks. Raises SourceError for masks in JPEG."""
+    """Yield sources of images with masks."""
     if {"leftImg8bit", "gtFine"} <= set(os.listdir(files.root)):
-        with_masks = tuple(split for split in ("train", "val") if (files.root / "gtFine" / split).is_dir())
         ends = ("color.png", "instanceIds.png", "labelTrainIds.png", "instanceTrainIds.png", "polygons.json")
-        yield Reading("masks", cityscapes(splits=with_masks), tuple(f"gtFine/**/*_gtFine_{end}" for end in ends))
+        yield Reading("masks", cityscapes(), tuple(f"gtFine/**/*_gtFine_{end}" for end in ends))
         return
-    lossy = ""
     for pair in files.pairs:
         images_drawn, drawn = (
             [_few_colors(files, path) for path in paths] for paths in zip(*pair.files[:_OPENED], strict=True)
         )
-        words = re.split(r"[/ _.*-]|\{split\}", pair.other)
-        named = any(map(MASK_WORD.fullmatch, (*words, *pair.other.split("/"))))
-        if not any(drawn) and named and pair.other.endswith((".jpg", ".jpeg")):
-            lossy = f"{pair.other} may be the masks of {pair.image}, and JPEG does not keep class numbers: write masks as PNG"
-        if all(drawn) and not all(images_drawn):
-            splits: Any = splits_of(files, pair.image, [one for one, _ in pair.files], rival=pair.other)
-            sure = named and not _NOT_CLASSES.search(pair.other)
-            doubts = [] if sure else [f"{pair.other} may hold classes, numbers of objects, depths or edges"]
-            yield Reading("masks", Paired(pair.image, pair.other, splits=splits), doubts=doubts)
-    if lossy:
-        raise SourceError(lossy)
+        words, of_image = (
+            {*re.split(r"[/ _.*-]|\{split\}", path), *path.split("/")} for path in (pair.other, pair.image)
+        )
+        named = any(map(MASK_WORD.fullmatch, words - of_image))
+        lossy = named and not any(drawn) and pair.other.endswith((".jpg", ".jpeg"))
+        if lossy or (all(drawn) and not all(images_drawn)):
+            doubts = [f"{pair.other} may hold classes, numbers of objects, depths or edges"]
+            if lossy:
+                doubts = [f"{pair.other} may be the masks of {pair.image}, and {LOSSY}"]
+            elif named and not _NOT_CLASSES.search(pair.other):
+                doubts = []
+            yield Reading("masks", Paired(pair.image, pair.other, splits=splits_for(pair.image)), doubts=doubts)
 
 
 def _few_colors(files: Files, path: str) -> bool:
@@ -64,25 +65,44 @@ def _few_colors(files: Files, path: str) -> bool:
     return False
 
 
-def with_classes(source: Paired, facts: Facts) -> tuple[Paired, list[str]]:
+def with_classes(source: Paired, masks: Sequence[bytes]) -> tuple[Paired, list[str]]:
     """Return the source with class numbers for masks of colors or of black and white, and what to check.
 
     Raises:
         SourceError: The files are not masks.
     """
-    numbers, colors = tuple(sorted(facts.mask_numbers["mask"])), sorted(facts.mask_colors)
+    found, solid, colors, most = set[int](), set[int](), set[int](), 0
+    shown: dict[int, set[bytes]] = {}
+    for data in masks:
+        try:
+            mask = decode_mask(data)
+        except SampleError:
+            with suppress(SampleError):
+                colors.update(np.unique(decode_image(data) @ np.array([1 << 16, 1 << 8, 1])).tolist())
+            continue
+        of_mask = np.unique(mask).tolist()
+        found.update(of_mask)
+        most = max(most, len(of_mask))
+        corner = mask[1:, 1:]
+        square = (corner == mask[:-1, 1:]) & (corner == mask[1:, :-1]) & (corner == mask[:-1, :-1])
+        solid.update(np.unique(corner[square]).tolist())
+        with opened(data) as image:
+            palette = bytes(image.getpalette() or ()) if image.mode == "P" else b""
+        for number in of_mask if palette else ():
+            shown.setdefault(number, set()).add(palette[3 * number : 3 * number + 3])
+    numbers = tuple(sorted(found))
     if not numbers and 1 < len(colors) <= MOST_COLORS:
-        palette = {(color >> 16, color >> 8 & 255, color & 255): number for number, color in enumerate(colors)}
-        check = f"the masks opened have {len(colors)} colors, numbered in their order (palette=, classes=)"
-        return replace(source, palette=palette), [f"{check}; the build rejects masks of other colors"]
-    if facts.most_numbers > MOST_COLORS or (numbers and numbers[-1] > 255 and numbers != (0, 65535)):
-        rule = f"one of {source.mask} holds {facts.most_numbers} numbers up to {numbers[-1]}"
+        codes = {(color >> 16, color >> 8 & 255, color & 255): number for number, color in enumerate(sorted(colors))}
+        check = f"the masks opened have {len(codes)} colors, numbered in their order (palette=, classes=)"
+        return replace(source, palette=codes), [f"{check}; the build rejects masks of other colors"]
+    if most > MOST_COLORS or (numbers and numbers[-1] > 255 and numbers != (0, 65535)):
+        rule = f"one of {source.mask} holds {most} numbers up to {numbers[-1]}"
         raise SourceError(f"{rule}: objects, depths or soft edges, not classes")
-    thin = {*numbers} - facts.solid
+    thin = found - solid
     if len(thin) > _MOST_THIN and 2 * len(thin) > len(numbers):
         rule = f"{len(thin)} of {len(numbers)} numbers in {source.mask} fill no 2 x 2 pixels, as those of soft edges"
         raise SourceError(f"{rule}: write one number for each class")
-    if several := [number for number, colors in facts.shown.items() if len(colors) > 1]:
+    if several := [number for number, of_number in shown.items() if len(of_number) > 1]:
         rule = f"the palettes of {source.mask} show the number {several[0]} in different colors"
         raise SourceError(f"{rule}, so that it may mean different classes: write masks with one palette, or without")
     if numbers in ((0, 255), (0, 65535)):
@@ -146,7 +166,7 @@ def folders(files: Files) -> Iterator[Reading]:
             patterns.append("/".join([*levels, "**" if place >= 0 and not tests else "*"]))
     for pattern in dict.fromkeys(patterns):
         by_class = "{label}" in pattern
-        source = Folder(pattern, splits=None if "{split}" in pattern else BY_CLASS if by_class else FRACTIONS)
+        source = Folder(pattern, splits=splits_for(pattern, by_class))
         yield Reading("folders" if by_class else "images", source, checks=checks if by_class else (), doubts=doubts)
 
 
@@ -165,7 +185,6 @@ def _about_names(files: Files) -> Iterator[str]:
 
 
 def _about_classes(files: Files, columns: Sequence[tuple[str, list[str]]], place: int) -> Iterator[str]:
-    """Yield the doubts about class folders."""
     by_split: dict[str, set[str]] = {}
     splits = next((names for form, names in columns if "{split}" in form), [""] * len(columns[place][1]))
     for split, name in zip(splits, columns[place][1], strict=True):
@@ -194,24 +213,24 @@ def _about_pairs(files: Files) -> tuple[list[str], list[str]]:
         if 5 * len({os.path.splitext(name)[0] for name in names}) < 4 * len(names):
             return [f"{folder}/ holds files of one name with several suffixes, as those of masks have"], []
     checks: list[str] = []
-    inner = [pair for pair in files.pairs if pair.image.rpartition("/")[0] == pair.other.rpartition("/")[0]]
-    for pair in [pair for pair in inner if "*" not in pair.names][:_SAMPLED]:
-        if len({_few_colors(files, path) for path in pair.files[0]}) > 1 or _show_one_scene(files, pair):
-            return [f"{pair.image} and {pair.other} have names that correspond, as images and what belongs to them"], []
+    looked = Counter[bool]()
     for pair in files.pairs:
         image, other = (path.rpartition("/")[0] for path in pair.files[0])
-        if pair.names[0] == "*" != pair.names[1]:
-            rule = f"the names in {other}/ begin with those in {image}/"
-            rule = rule if image != other else f"names of files in {image}/ continue other names"
-            return [f"{rule}, as those of masks or of other sizes of images do"], []
-        if pair.names == ("*", "*"):
-            rule = f"{min(image, other)}/ and {max(image, other)}/ hold files of the same names"
-            stems = [os.path.splitext(path.rpartition("/")[2])[0] for path, _ in pair.files[:FEW]]
-            numbered = all(map(_PLAIN_NUMBER.fullmatch, stems))
-            if not numbered or (len(checks) < _SAMPLED and _show_one_scene(files, pair)):
-                return [f"{rule}, as images and what belongs to them do"], []
-            checks.append(f"{rule}; each folder is taken for a class")
-    return [], checks[:1]
+        rule = f"{' and '.join(sorted((pair.image, pair.other)))} have names that correspond"
+        stems = [os.path.splitext(path.rpartition("/")[2])[0] for path, _ in pair.files[:FEW]]
+        is_numbered = pair.names == ("*", "*") and all(map(_PLAIN_NUMBER.fullmatch, stems))
+        are_parts = image == other and "*" not in pair.names
+        belong = pair.names[0] == "*" and not is_numbered
+        if (is_numbered or are_parts) and looked[is_numbered] < _SAMPLED:
+            looked[is_numbered] += 1
+            belong = _show_one_scene(files, pair) or (
+                are_parts and len({_few_colors(files, p) for p in pair.files[0]}) > 1
+            )
+        if belong:
+            return [f"{rule}, as images and what belongs to them have"], []
+        if is_numbered:
+            checks = checks or [f"{rule}; each folder is taken for a class"]
+    return [], checks
 
 
 def _show_one_scene(files: Files, pair: Pair) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -14,11 +14,12 @@ from typing import Any
 from tfprep.errors import SourceError
 from tfprep.fields import BoxFormat, Kind
 from tfprep.sources.annotations import ObjectTable
-from tfprep.sources.detection import BY_CLASS, FRACTIONS
+from tfprep.sources.detection import FRACTIONS, splits_for
 from tfprep.sources.detection.facts import Reading
 from tfprep.sources.detection.files import FEW, Files, below, image_place, splits_of
-from tfprep.sources.patterns import Template, image_suffix, is_test, literal, split_form, split_words
+from tfprep.sources.patterns import Template, columns_of, image_suffix, is_test, literal, split_form, split_words
 from tfprep.sources.rows import TABLE_SUFFIXES, batches, column_names, declared_classes, file_columns
+from tfprep.sources.splits import Fractions
 from tfprep.sources.table import Table
 
 _LABELS = frozenset((
@@ -103,7 +104,8 @@ def tables(files: Files) -> Iterator[Reading]:
         heads.append(replace(heads[0], path=path) if heads and heads[0].stored else _head(files, path))
     for pattern, heads in grouped.items():
         if named := [head for head in heads if head.image]:
-            yield from _proposals(files, pattern, named, [literal(path) for path in answers])
+            tests = [head.path for head in heads if is_test(head.path)]
+            yield from _proposals(files, pattern, named, (*answers, *tests))
 
 
 def _head(files: Files, path: str) -> _Head:
@@ -136,11 +138,15 @@ def _head(files: Files, path: str) -> _Head:
                     found.setdefault(f"**/{{{column}}}{suffix}", are_files)
                 elif are_files and not suffix and files.images and "mask" not in column.lower():
                     raise
-    return _Head(path, columns, max(found, key=found.__getitem__, default=""))
+    heads = [_Head(path, columns, image) for image in sorted(found, key=found.__getitem__, reverse=True)]
+    for other in (one for one in heads[1:] if found[one.image] and "mask" not in one.image.lower()):
+        if other.images[:FEW] != heads[0].images[:FEW]:
+            heads[0].doubt(f"{heads[0].image} and {other.image} name different images, such as two views")
+    return heads[0] if heads else _Head(path, columns)
 
 
-def _proposals(files: Files, pattern: str, named: Sequence[_Head], answers: Sequence[str]) -> Iterator[Reading]:
-    """Yield the source of the tables of one pattern, if they hold something about their images."""
+def _proposals(files: Files, pattern: str, named: Sequence[_Head], sides: Sequence[str]) -> Iterator[Reading]:
+    """Yield the source of the tables of one pattern, if they hold something about their images. `sides` explains further ones."""
     head = next((one for one in named if "train" in split_words(one.path)), named[0])
     needed = {c for c in head.columns if _plain(c) in _LABELS and c not in head.template.holes} or {*head.columns}
     kept = [one for one in named if needed <= {*one.columns}]
@@ -151,33 +157,29 @@ def _proposals(files: Files, pattern: str, named: Sequence[_Head], answers: Sequ
         raise SourceError(
             f"{kept[0].path} and {kept[1].path} name images in folders that differ in more than the split"
         )
-    of_split = [c for c in head.columns if _plain(c) in _SPLITS]
-    by_column = [c for c in of_split if head.filled(c) and all(split_form(str(v)) == "{split}" for v in head.filled(c))]
+    said = {c: {split_form(text) == "{split}" for text in {*map(str, head.filled(c))}} for c in head.columns}
+    said = {c: are_splits for c, are_splits in said.items() if _plain(c) not in _LABELS}
+    by_column = [c for c, are_splits in said.items() if are_splits == {True}]
+    of_split = [c for c in head.columns if _plain(c) in _SPLITS or True in said.get(c, ())]
     table, splits = pattern, splits_of(files, pattern, [one.path for one in kept], head.images)
     if by_column and len(named) == 1:
         table, splits = literal(head.path), by_column[0]
-    known = {
-        *head.template.holes,
-        *(name.rpartition(".")[0] for name in head.columns),
-        *(["key"] if head.stored else []),
-    }
-    known |= {column for one in others for column in one.columns} | {str(splits)}
+    known = {*head.template.holes, *(column for one in others for column in one.columns), str(splits)}
+    known |= {name.rpartition(".")[0] for name in head.columns} | ({"key"} if head.stored else set())
     targets = [c for c in head.columns if c not in known and not c.endswith("_shape")]
-    sources = _sources(files, head, table, images.pop(), splits, targets)
-    for one in others:
-        if not is_test(one.path):
-            head.doubt(f"{one.path} names images, and has other columns")
-    if sources:
-        for column in of_split if sources[0].splits in (FRACTIONS, BY_CLASS) else []:
+    if sources := _sources(files, head, table, images.pop(), splits, targets):
+        for column in of_split if isinstance(sources[0].splits, Fractions) else []:
             head.doubt(f"the column {column!r} may say the splits, and this recipe draws new ones")
-        unlabeled = frozenset(path for one in others for path in one.images)
-        yield Reading("table", sources[0], (pattern, *answers), head.checks, head.doubts, sources[1:], unlabeled)
+        unlabeled = [path for one in others for path in one.images]
+        if unlabeled:
+            head.checks.append(f"images of {others[0].path} have no labels, and are left out: {len(unlabeled)}")
+        declared = (*(one.path for one in kept), *sides, *unlabeled)
+        yield Reading("table", sources[0], declared, head.checks, head.doubts, sources[1:])
 
 
 def _sources(files: Files, head: _Head, table: str, image: str, splits: Any, targets: Sequence[str]) -> list[Any]:
     """Return the source of a table with boxes, with labels, or with masks and texts; of boxes, one for each form of numbers."""
     boxes = _boxes(head, targets)
-    forms = [form for _, form in boxes]
     targets = [c for c in targets if not any(c in columns for columns, _ in boxes)]
     (column, *further), _ = boxes[0] if boxes else (("",), "")
     cells = head.filled(column) if boxes and not further else []
@@ -199,25 +201,28 @@ def _sources(files: Files, head: _Head, table: str, image: str, splits: Any, tar
     fields = _masks_and_texts(files, table, head, targets)
     fields |= {"boxes": ("boxes", column)} if nested else {}
     fields |= {"box_labels": ("label", of_boxes[0])} if of_boxes else {}
-    make: Any = partial(Table, table, image, fields=fields, splits=splits)
     varied = [c for c in targets if len(set(map(str, head.columns[c]))) > 1]
     flags = tuple(
         c for c in targets if head.filled(c) and any(set(map(_flag, head.filled(c))) <= pair for pair in _FLAGS)
     )
-    source: Any
-    if labels:
-        source = _with_label(head, make, splits, labels[0], bool(declared))
-    elif fields or not varied:
-        return [make(box_format=form) for form in forms or ["xyxy"]] if fields or head.stored else []
-    elif len(flags) > 1 and set(varied) <= set(flags):
-        head.checks.append(f"each of the columns {', '.join(flags[:6])}{', …' * (len(flags) > 6)} is a class (label=)")
-        rows = zip(*(map(_flag, head.columns[c]) for c in flags), strict=True)
-        one_per_row = all(sum(cell in ("1", "true") for cell in row) == 1 for row in rows)
-        source = make(label=flags, splits=BY_CLASS if one_per_row and splits is FRACTIONS else splits)
-    else:
+    label, separator = next(iter(labels), None), None
+    if label is None and not fields and varied and not (len(flags) > 1 and set(varied) <= set(flags)):
         head.doubt(f"no column has the name of a label, and it may be {', '.join(varied[:6])} (label=)")
-        source = _with_label(head, make, splits, varied[0], False)
-    return [replace(source, box_format=form) for form in forms or ["xyxy"]]
+        label = varied[0]
+    if label is not None:
+        separator = _separator(head, label, bool(declared))
+    elif not fields and varied:
+        head.checks.append(f"each of the columns {', '.join(flags[:6])}{', …' * (len(flags) > 6)} is a class (label=)")
+    elif not fields and not head.stored:
+        return []
+    else:
+        flags = ()
+        if any(not form for form, _ in columns_of([path.rpartition("/")[0] for path in head.images]) or ()):
+            head.checks.append(f"images are in folders, as {head.images[0]} is, which are not taken for classes")
+    label = label or flags or None
+    splits = splits_for(table, label is not None) if splits is FRACTIONS else splits
+    make: Any = partial(Table, table, image, label, fields, splits=splits, separator=separator)
+    return [make(box_format=form) for _, form in boxes] or [make()]
 
 
 def _flag(cell: Any) -> str:
@@ -225,7 +230,6 @@ def _flag(cell: Any) -> str:
 
 
 def _masks_and_texts(files: Files, table: str, head: _Head, targets: Sequence[str]) -> dict[str, tuple[Kind, str]]:
-    """Return the fields of masks and texts."""
     masks = [name for name in head.stored if name != head.image]
     for column in (c for c in targets if "mask" in c.lower()):
         with suppress(SourceError):
@@ -237,25 +241,16 @@ def _masks_and_texts(files: Files, table: str, head: _Head, targets: Sequence[st
     return fields | {c: ("text", c) for c in targets if c.lower() in ("text", "caption")}
 
 
-def _with_label(head: _Head, make: Callable[..., Table], splits: Any, label: str, declared: bool) -> Table:
-    """Return the source with the column of the label, in whose cells may be several classes."""
+def _separator(head: _Head, label: str, declared: bool) -> str | None:
+    """Return what divides the classes in the cells of a label, None if nothing does; add what is to be said about the label."""
     values = head.filled(label)
-    if _plain(label) not in ("label", "labels", "class"):
+    cells = {value.strip() for value in values if isinstance(value, str)}
+    plain = _plain(label)
+    if plain not in ("label", "labels", "class"):
         head.checks.append(f"the label is the column {label!r} (label=)")
-    separator = _separator(head, label, {value.strip() for value in values if isinstance(value, str)})
-    if any(isinstance(value, str) and re.match(r"\s*[\[{]", value) for value in values):
+    if any(re.match(r"[\[{]", cell) for cell in cells):
         head.doubt(f"cells of {label!r} are lists as text, such as {values[0]!s:.40}: write JSON lines")
-    several = separator is not None or any(isinstance(value, list) for value in values)
-    different = len({*map(str, values)})
-    if not (several or declared) and (different == len(values) > 2 or different < 2):
-        head.doubt(f"the values of {label!r} are all different or all the same, not like classes")
-    by_class = splits is FRACTIONS and not several
-    return make(label=label, splits=BY_CLASS if by_class else splits, separator=separator)
-
-
-def _separator(head: _Head, label: str, cells: set[str]) -> str | None:
-    """Return what divides the classes in cells, with a check, or with a doubt if it may be part of their names; else None."""
-    plural = re.fullmatch(r".*(?:labels|classes|tags|ids|categories|attributes|genres)", _plain(label)) is not None
+    plural = re.fullmatch(r".*(?:labels|classes|tags|ids|categories|attributes|genres)", plain) is not None
     for separator in ("|", ";", ",", " "):
         several = [cell for cell in cells if separator in cell]
         parts = {part.strip() for cell in several for part in cell.split(separator)}
@@ -266,9 +261,18 @@ def _separator(head: _Head, label: str, cells: set[str]) -> str | None:
             if not certain:
                 head.doubt(f"{separator!r} in {label!r} may divide classes, or be part of their names")
             return separator
+    if fractions := [value for value in values if re.fullmatch(r"-?\d*[.]\d*[1-9]\d*", str(value))]:
+        head.doubt(f"{fractions[0]!r} and others in {label!r} are numbers with fractions, not classes")
+    different = len({*map(str, values)})
+    if (
+        not declared
+        and not any(isinstance(value, list) for value in values)
+        and not 1 < different < max(3, len(values))
+    ):
+        head.doubt(f"the values of {label!r} are all different or all the same, not like classes")
     words = Counter(word for cell in cells for word in {*cell.split()})
-    if several := [cell for cell in cells if any(words[word] > 1 for word in cell.split()[1:])]:
-        head.checks.append(f"{min(several)!r} is taken for one class; separator=' ' would divide it")
+    if joined := [cell for cell in cells if any(words[word] > 1 for word in cell.split()[1:])]:
+        head.checks.append(f"{min(joined)!r} is taken for one class; separator=' ' would divide it")
     return None
 
 
