@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -205,21 +206,18 @@ def _sources(files: Files, head: _Head, table: str, image: str, splits: Any, tar
     flags = tuple(
         c for c in targets if head.filled(c) and any(set(map(_flag, head.filled(c))) <= pair for pair in _FLAGS)
     )
-    label, separator = next(iter(labels), None), None
+    label: Any = next(iter(labels), None)
     if label is None and not fields and varied and not (len(flags) > 1 and set(varied) <= set(flags)):
         head.doubt(f"no column has the name of a label, and it may be {', '.join(varied[:6])} (label=)")
         label = varied[0]
-    if label is not None:
-        separator = _separator(head, label, bool(declared))
-    elif not fields and varied:
+    separator = None if label is None else _separator(head, label, bool(declared))
+    if label is None and not fields and varied:
         head.checks.append(f"each of the columns {', '.join(flags[:6])}{', …' * (len(flags) > 6)} is a class (label=)")
-    elif not fields and not head.stored:
+        label = flags
+    elif label is None and not fields and not head.stored:
         return []
-    else:
-        flags = ()
-        if any(not form for form, _ in columns_of([path.rpartition("/")[0] for path in head.images]) or ()):
-            head.checks.append(f"images are in folders, as {head.images[0]} is, which are not taken for classes")
-    label = label or flags or None
+    elif label is None and any(not form for form, _ in columns_of([os.path.dirname(one) for one in head.images]) or ()):
+        head.checks.append(f"images are in folders, as {head.images[0]} is, which are not taken for classes")
     splits = splits_for(table, label is not None) if splits is FRACTIONS else splits
     make: Any = partial(Table, table, image, label, fields, splits=splits, separator=separator)
     return [make(box_format=form) for _, form in boxes] or [make()]
