@@ -12,7 +12,8 @@ from tests.load.batches import batches, check_same
 from tests.waiting import wait_until
 from tfprep import augment
 from tfprep.errors import LoaderError, RecordError
-from tfprep.load.budget import parse_bytes, plan_memory
+from tfprep.load.budget import plan_memory
+from tfprep.load.options import LoaderOptions
 
 MB = 1 << 20
 
@@ -20,14 +21,14 @@ MB = 1 << 20
 @pytest.mark.parametrize(
     ("text", "number"),
     [(5, 5), ("800M", 800 << 20), ("2GB", 2 << 30), ("1.5 GiB", 3 << 29), ("64k", 64 << 10), ("100", 100)]
-    + [(text, None) for text in (0, -1, True, "much", "2 Gx", "", "1.2.3G", None)],
+    + [(text, None) for text in (0, -1, True, "much", "2 Gx", "", "1.2.3G")],
 )
 def test_sizes_as_text(text, number):
     if number is not None:
-        assert parse_bytes(text) == number
+        assert LoaderOptions(memory_budget=text).memory_budget == number
         return
     with pytest.raises(LoaderError, match="such as '2GB'"):
-        parse_bytes(text)
+        LoaderOptions(memory_budget=text)
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def test_options_with_their_defaults_are_left_out_and_ops_have_a_version(data, m
     assert data.numpy_loader("train", 8, start_step=state, layout="NHWC", seed=0, **RASTERS).next_step == 0
     with pytest.raises(LoaderError, match="its layout is 'NHWC', here it is 'NCHW'"):
         data.numpy_loader("train", 8, start_step=state, layout="NCHW", **RASTERS)
-    monkeypatch.setattr("tfprep.load.state.OPS", 1000)
+    monkeypatch.setattr("tfprep.load.plan.OPS", 1000)
     with pytest.raises(LoaderError, match="computes an op in another way"):
         data.numpy_loader("train", 8, start_step=state, **RASTERS)
 

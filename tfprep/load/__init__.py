@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from tfprep.optional import lazy_names
 
 if TYPE_CHECKING:
-    from tfprep.load.augmentation import Buckets
     from tfprep.load.data import Data, Mix, Subset, mix, open
-    from tfprep.load.options import LoaderOptions
+    from tfprep.load.options import Buckets, LoaderOptions
 
 __all__ = ["Buckets", "Data", "LoaderOptions", "Mix", "Subset", "mix", "open"]
 
@@ -17,7 +16,6 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "data": ["Data", "Mix", "Subset", "mix", "open"],
-        "options": ["LoaderOptions"],
-        "augmentation": ["Buckets"],
+        "options": ["Buckets", "LoaderOptions"],
     },
 )

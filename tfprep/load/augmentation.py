@@ -7,12 +7,10 @@ threads, and a resumed run draws the same (`generator_at`). With training=False 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import partial
 from math import prod
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -21,53 +19,25 @@ from tfprep import augment, derive
 from tfprep.augment.chain import Custom
 from tfprep.augment.geometry import RandomResizedCrop
 from tfprep.augment.transform import GeometryOp, Transform, effects_of, scaling, translation
-from tfprep.checks import require, require_pixels
 from tfprep.codecs import Scalar
 from tfprep.derive.inputs import reads_of
 from tfprep.errors import BuildError, LoaderError, RecipeError, SampleError
 from tfprep.fields import EFFECTS, RASTER_KINDS, FieldSpec, Kind, Size
 from tfprep.load.order.permutation import generator_at
 from tfprep.load.outputs import Output, Outputs, mapped
-from tfprep.recipe.checks import check_derive, check_inputs, check_ops
+from tfprep.recipe.checks import check_inputs
 from tfprep.recipe.sample import Draws, Stages
 
-if TYPE_CHECKING:
-    from tfprep.dataset import Dataset  # it imports pyarrow, which worker processes do without
+if TYPE_CHECKING:  # these import pyarrow, which worker processes do without
+    from tfprep.dataset import Dataset
+    from tfprep.load.options import LoaderOptions
+    from tfprep.load.reader.table import SplitRows
 
 PLACES: frozenset[Kind] = frozenset({"boxes", "points"})
 _PROBES: tuple[Size, ...] = ((480, 640), (97, 61), (3000, 2000), (50, 900))
 """Sizes with which geometry is tried where images differ in size."""
 _TRIES = 8
 """Draws with which geometry is tried: an op such as Rotate90 changes the size in some of them."""
-
-
-@dataclass(frozen=True)
-class Buckets:
-    """Sizes of batches, (height, width) in pixels: the loader's option `bucket` for pictures of different aspect ratios.
-
-    A sample belongs to the size whose aspect ratio is nearest to its own, by the height and width in the index; of two that are
-    equally near, to the taller. All samples of a batch are of one size: resized, keeping their aspect, until they cover it, and
-    cut to it, in training at a random place.
-    (NovelAI's aspect ratio bucketing; `aspect_ratio_grouping` of detectron2.)
-    """
-
-    sizes: tuple[Size, ...]
-
-    def __post_init__(self) -> None:
-        listed = self.sizes if isinstance(self.sizes, Sequence) else ()
-        sizes = [tuple(size) if isinstance(size, Sequence) else size for size in listed]
-        example = "for example [(512, 768), (640, 640)]"
-        with as_loader_error():
-            require(bool(sizes), "Buckets takes a list of one size at least", self.sizes, example)
-            for size in sizes:
-                pair = isinstance(size, tuple) and len(size) == 2
-                require(pair, "Buckets takes sizes (height, width)", size, example)
-                for side in size:
-                    require_pixels("A side of Buckets", side)
-            ratios = len({height / width for height, width in sizes})
-            rule = "Buckets differ in their aspect ratios"
-            require(ratios == len(sizes), rule, sizes, "leave one of two out")
-        object.__setattr__(self, "sizes", tuple(sizes))
 
 
 @dataclass(frozen=True)
@@ -110,8 +80,6 @@ class Augmentation:
         training: True if ops draw; otherwise they take their unaugmented form.
         derived: The fields that are derived at load.
         needed: The stored fields that these read and that are not delivered.
-        moved: The outputs that each of several views has by itself.
-        ragged: The fields that lose the rows of boxes that are no longer visible.
         since: The epoch from which each form holds, where that decides.
     """
 
@@ -120,8 +88,6 @@ class Augmentation:
     training: bool
     derived: Mapping[str, FieldSpec]
     needed: Mapping[str, FieldSpec]
-    moved: tuple[str, ...]
-    ragged: frozenset[str]
     since: tuple[int, ...] = ()
 
     @property
@@ -134,35 +100,6 @@ class Augmentation:
         """Return the draws of a view of the sample at a position of the run."""
         prefix = f"{view.name}/" if view.name else ""
         return partial(_drawn, self.seed, prefix, position, self.training)
-
-    def filled(self, outputs: Outputs, specs: Mapping[str, FieldSpec]) -> Outputs:
-        """Return the outputs as rows are filled with them: after geometry, those that differ once for each view."""
-        if len(self.views) == 1 and not self.views[0].name:
-            made = (self._after(output, self.views[0], specs) for output in outputs.outputs)
-            return Outputs(tuple(made), outputs.structure)
-        delivered: list[Output] = []
-        names: dict[
-            str, dict[str, tuple[str, ...]]
-        ] = {}  # {"global": (first, second), ...} in place of each that differs
-        for output in outputs.outputs:
-            if output.name not in self.moved:
-                delivered.append(output)
-                continue
-            of_kind = names[output.name] = {}
-            for number, view in enumerate(self.views):
-                kind, name = view.name.partition("/")[0], f"{output.name}/{view.name}"
-                delivered.append(replace(self._after(output, view, specs), name=name, view=number))
-                of_kind[kind] = (*of_kind.get(kind, ()), name)
-        return Outputs(tuple(delivered), mapped(outputs.structure, lambda name: names.get(name, name)))
-
-    def _after(self, output: Output, view: View, specs: Mapping[str, FieldSpec]) -> Output:
-        if not any(specs[name].kind in RASTER_KINDS for name in output.fields if name in specs):
-            drops = output.fields[0] in self.ragged and not output.padded
-            return replace(output, shape=(None, *output.shape[1:])) if drops else output
-        sizes = [known_size(stages.geometry, output.shape[:2], self.training) for stages in view.forms]
-        shapes = [(*size, *output.shape[2:]) for size in sizes]
-        largest = max(shapes, key=lambda shape: prod(side or 0 for side in shape))
-        return replace(output, shape=largest, shapes=tuple(shapes) if len(shapes) > 1 else ())
 
 
 def _drawn(seed: int, prefix: str, position: int, training: bool, step: str) -> np.random.Generator | None:
@@ -187,78 +124,29 @@ def known_size(
     return tuple(sides[0] if len(set(sides)) == 1 else None for sides in zip(*sizes, strict=True))
 
 
-# --- checks of options ----------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def as_loader_error() -> Iterator[None]:
-    """Ops and derived inputs are checked as parts of a recipe; here their mistakes are errors of a loader."""
-    try:
-        yield
-    except RecipeError as error:
-        raise LoaderError(str(error)) from None
-
-
-def check_stages(
-    geometry: Any, derived: Any = MappingProxyType({}), color: Any = (), views: Any = None, bucket: Any = None
-) -> None:
-    """Raise LoaderError unless these options of a loader have the right form, whatever the data."""
-    with as_loader_error():
-        check_ops("geometry", geometry)
-        check_ops("color", color)
-        check_derive(derived)
-    if views is not None:
-        _check_views(views)
-        if geometry or color or bucket is not None:
-            raise LoaderError("views have geometry and color of their own; leave geometry, color and bucket out")
-    if bucket is not None and not isinstance(bucket, Buckets):
-        raise LoaderError(f"bucket is Buckets([(512, 768), (640, 640)]), not {bucket!r}")
-    growing = [op for op in geometry if getattr(op, "sizes", None) is not None]
-    if len(growing) > 1 or (growing and bucket is not None):
-        raise LoaderError("geometry: one op with sizes by epoch at most, and none with bucket")
-
-
-def _check_views(views: Any) -> None:
-    example = '{"global": (2, {"geometry": [...], "color": [...]})}'
-    if not isinstance(views, Mapping) or not views:
-        raise LoaderError(f"views gives a number of views and their ops by name, such as {example}; not {views!r}")
-    for name, view in views.items():
-        named = isinstance(name, str) and name and "/" not in name
-        pair = isinstance(view, tuple | list) and len(view) == 2 and type(view[0]) is int and view[0] > 0
-        if not named or not pair or not isinstance(view[1], Mapping) or not view[1].keys() <= {"geometry", "color"}:
-            raise LoaderError(f"views gives a number of views and their ops by name, such as {example}; not {views!r}")
-        with as_loader_error():
-            check_ops("geometry", view[1].get("geometry", ()))
-            check_ops("color", view[1].get("color", ()))
-        if any(getattr(op, "sizes", None) is not None for op in view[1].get("geometry", ())):
-            raise LoaderError("views: sizes by epoch are not for views")
-
-
 # --- fields that are derived at load --------------------------------------------------------------------------------
 
 
 def derived_specs(
-    derived: Mapping[str, Any], datasets: Sequence[Dataset], split: str, specs: Mapping[str, FieldSpec], variants: int
+    derived: Mapping[str, Any], sources: Sequence[SplitRows], specs: Mapping[str, FieldSpec]
 ) -> tuple[dict[str, FieldSpec], frozenset[str]]:
     """Return the specs of the fields that are derived at load, and the stored fields that they read.
 
     Shape and dtype are those of one sample, which is read and derived. Values have the dtype that `Zstd()` or `Scalar()` stores.
 
-    Args:
-        derived: The option `derive`.
-        datasets: The datasets.
-        split: A split of the first of them.
-        specs: The stored fields.
-        variants: The number of variants that are read; from 2 on, color may have changed the stored images.
-
     Raises:
         LoaderError: A field is not stored, or not as the recipe's derived inputs see it, or the sample cannot be derived.
     """
+    colored = any(source.read != (0,) and _colors(source.dataset.manifest.recipe) for source in sources)
     stored = {name: spec for name, spec in specs.items() if "/" not in name and name not in derived}
     needed: set[str] = set()
-    for dataset in datasets if derived else ():
-        with as_loader_error():
-            check_inputs(derived, {n: spec.kind for n, spec in stored.items()}, dataset.manifest.recipe.get("fill", {}))
+    for source in sources:
+        try:
+            check_inputs(
+                derived, {n: spec.kind for n, spec in stored.items()}, source.dataset.manifest.recipe.get("fill", {})
+            )
+        except RecipeError as error:
+            raise LoaderError(str(error)) from None
     for number, (name, one) in enumerate(derived.items()):
         before = [*derived][:number]
         reads = reads_of(one)
@@ -267,18 +155,16 @@ def derived_specs(
                 f"derive: '{name}' reads '{missing[0]}', which is not stored; there are {', '.join([*stored, *before])}"
             )
         mine = stored.keys() if reads is None else reads - {*before}
-        images = [field for field in mine if stored[field].kind == "image" and variants > 1]
-        if images and any(_colors(dataset.manifest.recipe) for dataset in datasets):
+        images = [field for field in mine if stored[field].kind == "image"]
+        if images and colored:
             own = f" If the function does not read it, say so: derive.Own(function, reads=[...]) for '{name}'."
             raise LoaderError(
                 f"derive: '{name}' reads '{images[0]}', and the recipe's color ops have changed the stored pixels. Take those "
                 f"ops to the loader's color=, store '{name}', or read variants=0.{'' if reads else own}"
             )
         needed |= mine
-    if not derived:
-        return {}, frozenset()
     try:
-        sample = next(iter(datasets[0].samples(split, 0, [0], sorted(needed))))
+        sample = next(iter(sources[0].dataset.samples(sources[0].split, 0, [0], sorted(needed))))
         stages = Stages({name: stored[name].kind for name in needed}, derive=derived)
         made = stages.make(sample, lambda step: generator_at(0, step, 0))
     except (SampleError, BuildError) as error:
@@ -316,72 +202,93 @@ def _has_color(described: Mapping[str, Any]) -> bool:
 # --- the plan -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class StageOptions:
-    """The options of a loader that make an `Augmentation`."""
-
-    geometry: Sequence[GeometryOp]
-    derive: Mapping[str, Any]
-    color: Sequence[Any]
-    views: Mapping[str, tuple[int, Mapping[str, Any]]] | None
-    bucket: Buckets | None
-    seed: int
-    training: bool
-
-
 def plan_augmentation(
-    options: StageOptions,
+    options: LoaderOptions,
+    datasets: Sequence[Dataset],
     outputs: Outputs,
     specs: Mapping[str, FieldSpec],
     needed: frozenset[str],
-    datasets: Sequence[Dataset],
-) -> Augmentation | None:
-    """Plan what happens to each sample; None where nothing does.
+) -> tuple[Augmentation, Outputs]:
+    """Plan what happens to each sample.
 
     Args:
-        options: The options.
+        options: The loader's options, of which geometry, derive, color, views or bucket is given.
+        datasets: The datasets, by whose recipes boxes and points follow.
         outputs: The outputs as the options name them, before geometry.
         specs: The stored fields and those that are derived at load.
         needed: The stored fields that the derived ones read.
-        datasets: The datasets, by whose recipes boxes and points follow.
+
+    Returns:
+        The plan, and the outputs as rows are filled with them.
 
     Raises:
         LoaderError: A field cannot follow the geometry, or an op cannot work on what is loaded.
     """
-    made = {name: specs[name] for name in options.derive}
-    read = [*dict.fromkeys(name for name in (*outputs.fields, *sorted(needed)) if name in specs and name not in made)]
-    chains = _chains(options)
+    derived = {name: specs[name] for name in options.derive}
+    names = dict.fromkeys((*outputs.fields, *sorted(needed)))
+    read = {name: specs[name] for name in names if name in specs and name not in derived}
+    chains, training = _chains(options), bool(options.training)
     ops = [op for _, forms in chains for geometry, _ in forms for op in geometry]
-    if options.views is None and not ops and not made and not any(color for _, forms in chains for _, color in forms):
-        return None
-    rules = _rules(datasets, ops, read, specs)
-    _check_fields(datasets, ops, read, specs)
-    kinds = {name: specs[name].kind for name in read}
+    rules = _rules(datasets, ops, read)
+    _check_fields(datasets, ops, read)
+    kinds = {name: spec.kind for name, spec in read.items()}
     views = []
     for name, forms in chains:
         for geometry, color in forms:
-            _check_rasters(geometry, color, read, specs)
+            _check_rasters(geometry, color, read)
         stages = tuple(Stages(kinds, geometry, dict(options.derive), color, **rules) for geometry, color in forms)
         views.append(View(stages, name))
-    ragged = frozenset[str]()
+    lose_rows = frozenset[str]()
     if any(effects_of(op) & _DROPS for op in ops):
-        boxes = [name for name in read if kinds[name] == "boxes"]
-        ragged = frozenset(boxes).union(*rules["row_fields"].values())
-    moved = tuple(
-        output.name
-        for output in outputs.outputs
-        if any(name in made or kinds.get(name) in RASTER_KINDS | PLACES or name in ragged for name in output.fields)
-    )
+        boxes = [name for name, kind in kinds.items() if kind == "boxes"]
+        lose_rows = frozenset(boxes).union(*rules["row_fields"].values())
+    moved = {name for name, kind in kinds.items() if kind in RASTER_KINDS | PLACES} | derived.keys() | lose_rows
+    since = tuple(epoch for op in options.geometry for epoch in _by_epoch(op)) if training else ()
     not_delivered = {name: specs[name] for name in needed if name not in outputs.fields}
-    since = tuple(epoch for op in options.geometry for epoch in _by_epoch(op)) if options.training else ()
-    return Augmentation(tuple(views), options.seed, options.training, made, not_delivered, moved, ragged, since)
+    augmentation = Augmentation(tuple(views), options.seed, training, derived, not_delivered, since)
+    return augmentation, _filled(augmentation, outputs, specs, moved, lose_rows)
+
+
+def _filled(
+    augmentation: Augmentation,
+    outputs: Outputs,
+    specs: Mapping[str, FieldSpec],
+    moved: Collection[str],
+    lose_rows: Collection[str],
+) -> Outputs:
+    """Return the outputs as rows are filled with them: those that differ between views once for each."""
+
+    def after(output: Output, view: View) -> Output:
+        if not any(specs[name].kind in RASTER_KINDS for name in output.fields if name in specs):
+            drops = output.fields[0] in lose_rows and not output.padded
+            return replace(output, shape=(None, *output.shape[1:])) if drops else output
+        sizes = [known_size(stages.geometry, output.shape[:2], augmentation.training) for stages in view.forms]
+        shapes = [(*size, *output.shape[2:]) for size in sizes]
+        largest = max(shapes, key=lambda shape: prod(side or 0 for side in shape))
+        return replace(output, shape=largest, shapes=tuple(shapes) if len(shapes) > 1 else ())
+
+    views = augmentation.views
+    if not views[0].name:
+        return Outputs(tuple(after(output, views[0]) for output in outputs.outputs), outputs.structure)
+    filled: list[Output] = []
+    of_view: dict[str, Any] = {}  # {"image": {"global": ("image/global/0", "image/global/1"), ...}}
+    for output in outputs.outputs:
+        if moved.isdisjoint(output.fields):
+            filled.append(output)
+            continue
+        names = of_view[output.name] = {}
+        for number, view in enumerate(views):
+            kind, name = view.name.partition("/")[0], f"{output.name}/{view.name}"
+            filled.append(replace(after(output, view), name=name, view=number))
+            names[kind] = (*names.get(kind, ()), name)
+    return Outputs(tuple(filled), mapped(outputs.structure, lambda name: of_view.get(name, name)))
 
 
 Chain = tuple[tuple[GeometryOp, ...], tuple[Any, ...]]
 """The geometry and the color of a view, in one size of a batch."""
 
 
-def _chains(options: StageOptions) -> list[tuple[str, list[Chain]]]:
+def _chains(options: LoaderOptions) -> list[tuple[str, list[Chain]]]:
     """Return the name of each view, and its ops in each size of a batch."""
     if options.views is not None:
         return [
@@ -392,7 +299,7 @@ def _chains(options: StageOptions) -> list[tuple[str, list[Chain]]]:
     geometry, color = tuple(options.geometry), tuple(options.color)
     if options.bucket is not None:
         for size in options.bucket.sizes:
-            if known_size(geometry, size, options.training) != size:
+            if known_size(geometry, size, bool(options.training)) != size:
                 raise LoaderError(
                     f"bucket makes batches of its sizes, and geometry={list(geometry)} others; leave one out"
                 )
@@ -410,11 +317,9 @@ def _by_epoch(op: Any) -> Mapping[int, Any]:
     return op.forms if isinstance(op, RandomResizedCrop) and op.sizes is not None else {}
 
 
-def _rules(
-    datasets: Sequence[Dataset], ops: Sequence[Any], read: Sequence[str], specs: Mapping[str, FieldSpec]
-) -> dict[str, Any]:
+def _rules(datasets: Sequence[Dataset], ops: Sequence[Any], read: Mapping[str, FieldSpec]) -> dict[str, Any]:
     """Return the options of `Stages` by which fields follow geometry: those of the recipes, of the fields that are read."""
-    first, *other_rules = [_rules_of(dataset.manifest.recipe, ops, read, specs) for dataset in datasets]
+    first, *other_rules = [_rules_of(dataset.manifest.recipe, ops, read) for dataset in datasets]
     if ops and any(other != first for other in other_rules):
         raise LoaderError(
             "geometry: the datasets of a mix were built with different border, fill, min_visible, row_fields or flip_indices, "
@@ -423,13 +328,11 @@ def _rules(
     return first
 
 
-def _rules_of(
-    recipe: Mapping[str, Any], ops: Sequence[Any], read: Sequence[str], specs: Mapping[str, FieldSpec]
-) -> dict[str, Any]:
+def _rules_of(recipe: Mapping[str, Any], ops: Sequence[Any], read: Mapping[str, FieldSpec]) -> dict[str, Any]:
     flips = {name: tuple(rows) for name, rows in recipe.get("flip_indices", {}).items() if name in read}
     mirroring = next((op for op in ops if not isinstance(op, Custom) and "flip" in effects_of(op)), None)
-    for name in read if mirroring is not None else ():
-        if specs[name].kind == "points" and name not in flips:
+    for name, spec in read.items() if mirroring is not None else ():
+        if spec.kind == "points" and name not in flips:
             raise LoaderError(
                 f"geometry: {mirroring} mirrors '{name}', and a left hand becomes a right hand; say in the recipe which rows "
                 f"change places, flip_indices={{'{name}': (0, 2, 1)}}, or () if none do, or leave '{name}' out of `fields`"
@@ -438,21 +341,19 @@ def _rules_of(
         name: [other for other in row_fields if other in read]
         for name, row_fields in recipe.get("row_fields", {}).items()
     }
-    _check_rows(rows, ops, read, specs)
-    _check_voids(recipe, ops, read, specs)
+    _check_rows(rows, ops, read)
+    _check_voids(recipe, ops, read)
     fill = {name: tuple(value) if isinstance(value, list) else value for name, value in recipe.get("fill", {}).items()}
     return {
         "border": recipe.get("border", "constant"),
         "fill": {name: value for name, value in fill.items() if name in read},
-        "min_visible": recipe.get("min_visible", 0.0) if any(specs[name].kind == "boxes" for name in read) else 0.0,
+        "min_visible": recipe.get("min_visible", 0.0) if any(spec.kind == "boxes" for spec in read.values()) else 0.0,
         "row_fields": {name: row_fields for name, row_fields in rows.items() if name in read},
         "flip_indices": flips,
     }
 
 
-def _check_rows(
-    rows: Mapping[str, Sequence[str]], ops: Sequence[Any], read: Sequence[str], specs: Mapping[str, FieldSpec]
-) -> None:
+def _check_rows(rows: Mapping[str, Sequence[str]], ops: Sequence[Any], read: Mapping[str, FieldSpec]) -> None:
     """Raise LoaderError if boxes may be dropped and it is not known, or not possible, what happens to fields with a row for
     each."""
     if not any(effects_of(op) & _DROPS for op in ops):
@@ -462,13 +363,13 @@ def _check_rows(
             raise LoaderError(
                 f"geometry: '{row_fields[0]}' loses the rows of boxes that are not visible; load '{boxes}' as well"
             )
-        if numbered := next((name for name in row_fields if specs[name].kind == "mask"), None):
+        if numbered := next((name for name in row_fields if read[name].kind == "mask"), None):
             raise LoaderError(
                 f"geometry: '{numbered}' numbers objects by the places of their '{boxes}', and boxes that are not visible are "
                 f"dropped; build with the field 'box_numbers', or leave '{numbered}' out of `fields`"
             )
-    unknown = [name for name in read if specs[name].kind == "boxes" and name not in rows]
-    own = [name for name in read if specs[name].kind in ("label", "points", "scalar") and specs[name].shape]
+    unknown = [name for name, spec in read.items() if spec.kind == "boxes" and name not in rows]
+    own = [name for name, spec in read.items() if spec.kind in ("label", "points", "scalar") and spec.shape]
     if unknown and own:
         raise LoaderError(
             f"geometry: boxes that are not visible are dropped, and the recipe does not say which of {', '.join(own)} have a row "
@@ -480,12 +381,10 @@ _DROPS = frozenset({"crop", "warp"})
 """The effects by which boxes may leave the frame."""
 
 
-def _check_voids(
-    recipe: Mapping[str, Any], ops: Sequence[Any], read: Sequence[str], specs: Mapping[str, FieldSpec]
-) -> None:
+def _check_voids(recipe: Mapping[str, Any], ops: Sequence[Any], read: Mapping[str, FieldSpec]) -> None:
     """Raise LoaderError if an op shows pixels outside of any image and the recipe does not say what a mask holds there."""
     op = next((op for op in ops if getattr(op, "uncovers", False)), None)
-    masks = [name for name in read if specs[name].kind == "mask" and name not in recipe.get("fill", {})]
+    masks = [name for name, spec in read.items() if spec.kind == "mask" and name not in recipe.get("fill", {})]
     if op is not None and masks and recipe.get("border", "constant") == "constant":
         raise LoaderError(
             f"geometry: {op!r} shows pixels outside of the image, and no number is known for them in '{masks[0]}'; build with "
@@ -493,12 +392,10 @@ def _check_voids(
         )
 
 
-def _check_fields(
-    datasets: Sequence[Dataset], ops: Sequence[Any], read: Sequence[str], specs: Mapping[str, FieldSpec]
-) -> None:
+def _check_fields(datasets: Sequence[Dataset], ops: Sequence[Any], read: Mapping[str, FieldSpec]) -> None:
     """Raise LoaderError if a field cannot follow the geometry."""
     for dataset in datasets if ops else ():
-        for name in read:
+        for name, spec in read.items():
             follows = frozenset(dataset.infos[name].follows) if name in dataset.infos else EFFECTS
             if op := next((op for op in ops if not effects_of(op) <= follows), None):
                 effects = ", ".join(sorted(effects_of(op) - follows))
@@ -506,7 +403,7 @@ def _check_fields(
                     f"geometry: '{name}' does not follow {type(op).__name__}, which may {effects}: "
                     f"{_derive_line(name, dataset.manifest.recipe)}, or leave it out of `fields`"
                 )
-            if (group := dataset.group_of(name)) and specs[name].kind in RASTER_KINDS | PLACES:
+            if (group := dataset.group_of(name)) and spec.kind in RASTER_KINDS | PLACES:
                 raise LoaderError(
                     f"geometry: '{name}' is in records of its own ({group}), and cannot follow the images; leave it out of "
                     "`fields`"
@@ -535,10 +432,8 @@ def _derive_line(name: str, recipe: Mapping[str, Any]) -> str:
     return f"derive it at load, derive={{'{name}': derive.{kind.__name__}({', '.join(changed)})}}"
 
 
-def _check_rasters(
-    geometry: Sequence[Any], color: Sequence[Any], read: Sequence[str], specs: Mapping[str, FieldSpec]
-) -> None:
-    rasters = {name: specs[name] for name in read if specs[name].kind in RASTER_KINDS}
+def _check_rasters(geometry: Sequence[Any], color: Sequence[Any], read: Mapping[str, FieldSpec]) -> None:
+    rasters = {name: spec for name, spec in read.items() if spec.kind in RASTER_KINDS}
     if geometry and not rasters:
         raise LoaderError(f"geometry: no image, mask or map is loaded for {type(geometry[0]).__name__} to work on")
     if len({spec.shape[:2] for spec in rasters.values()}) > 1:

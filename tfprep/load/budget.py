@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import os
 import pickle
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -40,28 +39,10 @@ FETCH_SHARE, MOST_FETCH_BYTES = 0.25, 1 << 30
 """For records that are fetched from URLs ahead of their use. A link of 10 Gbit/s brings 1 GiB in less than a second: more would
 hide no longer delay."""
 
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
-
-def parse_bytes(value: int | str, option: str = "memory_budget") -> int:
-    """The value of an option: a number of bytes, or text such as "800M", "2GB" or "1.5 GiB" (units of 1,024)."""
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return value
-    match = re.fullmatch(r"\s*([0-9.]+)\s*([kmgt]?)i?b?\s*", str(value).lower())
-    try:
-        amount = float(match[1]) * _UNITS[match[2]] if match else 0
-    except ValueError:
-        amount = 0
-    if amount < 1:
-        raise LoaderError(f"{option} is a number of bytes or text such as '2GB', not {value!r}")
-    return int(amount)
-
-
-def budget_bytes(budget: int | str | None, free: int | None = None) -> int:
-    """The budget in bytes: as `parse_bytes` reads it, or for None `DEFAULT_SHARE` of the free memory."""
-    if budget is not None:
-        return parse_bytes(budget)
-    return int((available_memory() if free is None else free) * DEFAULT_SHARE)
+def budget_bytes(memory_budget: Any, free: int | None = None) -> int:
+    """The option `memory_budget`, which its check has made a number, or by default `DEFAULT_SHARE` of the free memory."""
+    return memory_budget or int((available_memory() if free is None else free) * DEFAULT_SHARE)
 
 
 # --- bytes of samples ---------------------------------------------------------------------------------------------------
@@ -95,11 +76,10 @@ class SampleSizes:
         """Bytes of the largest batch of `batch_rows` samples."""
         return batch_rows * row_bytes(outputs) + self._varying(outputs, batch_rows)
 
-    def of_decoding(self, outputs: Sequence[Output], at_once: int) -> int:
-        """Bytes of `at_once` decoded samples, where their stored sizes differ: of other samples the memory is not counted."""
-        names = dict.fromkeys(field for output in outputs for field in output.fields if field in self.specs)
-        stored = [Output(name, (name,), self.specs[name].shape, self.specs[name].dtype) for name in names]
-        return at_once * self._varying(stored, 1)
+    def of_decoding(self, names: Sequence[str], at_once: int) -> int:
+        """Bytes of these fields of `at_once` samples, where their stored sizes differ: of others the memory is not counted."""
+        specs = {name: self.specs[name] for name in names if name in self.specs}
+        return at_once * self._varying([Output(n, (n,), spec.shape, spec.dtype) for n, spec in specs.items()], 1)
 
     def _varying(self, outputs: Sequence[Output], count: int) -> int:
         """Bytes of the arrays that have no fixed size, of the `count` samples whose arrays are the largest."""
@@ -142,7 +122,7 @@ class SampleSizes:
         for part in self.table.parts:
             group = part.dataset.group_of(field)
             dataset = part.dataset.added(group) if group else part.dataset
-            values = [dataset.index(part.split, variant, [column]).column(column) for variant in part.variants]
+            values = [dataset.index(part.split, variant, [column]).column(column) for variant in part.read]
             parts.append(np.max([value.fill_null(0).to_numpy() for value in values], axis=0).astype(np.int64))
         return np.concatenate(parts)
 
@@ -181,16 +161,8 @@ def plan_memory(
 ) -> MemoryPlan:
     """Return how many batches to prefetch: `prefetch`, or else `most`, but within half the budget.
 
-    Args:
-        budget: Bytes.
-        batch_bytes: What the largest batch takes.
-        prefetch: The number asked for.
-        most: The most batches where no number is asked for.
-        working_bytes: What threads take while they decode, and what worker processes take.
-        fetches: True if records are fetched from URLs, which gets a share of what the batches leave.
-
-    Raises:
-        LoaderError: That number of batches, or not even one, fits into the budget.
+    `batch_bytes` are those of the largest batch, `working_bytes` what decoding and worker processes take. With `fetches`, records
+    at URLs get a share of what the batches leave. LoaderError where not even one batch, or not that number, fits.
     """
     free = budget - working_bytes
     if batch_bytes * (1 + HELD_ELSEWHERE) > free:
@@ -257,7 +229,7 @@ class WorkersPlan:
 
 def plan_workers(
     choice: WorkersChoice,
-    workers: int,
+    threads: int,
     *,
     cpus: int,
     records: int,
@@ -269,7 +241,7 @@ def plan_workers(
 
     Args:
         choice: What the user asked for.
-        workers: Reading threads, over all processes together.
+        threads: Reading threads, over all processes together.
         cpus: The CPUs that this process may use.
         records: How many records every epoch reads; 0 where a cache holds them.
         budget: The memory budget, in bytes; fewer processes of more threads start where it is small.
@@ -280,7 +252,7 @@ def plan_workers(
     few = f"{cpus} CPUs are fewer than {MANY_CPUS}"
     if choice == "auto" and cpus >= MANY_CPUS:
         takes, because = True, f"{cpus} CPUs are more than one interpreter keeps busy"
-    elif choice == "auto" and min(cpus, workers) < LEAST_PROCESSES:
+    elif choice == "auto" and min(cpus, threads) < LEAST_PROCESSES:
         because = "one thread reads, for which the interpreter of this process is enough"
     elif choice == "auto" and not records:
         because = f"the cache holds all records after the first epoch, and {few}"
@@ -289,7 +261,7 @@ def plan_workers(
     elif choice == "auto":
         takes, because = True, f"every epoch reads {records:,} records, which repays the start of processes"
     if not takes:
-        return WorkersPlan(0, workers, because)
+        return WorkersPlan(0, threads, because)
     most = max(0, min(int(budget * PROCESSES_SHARE), budget - needed)) // PROCESS_BYTES
     reason = obstacle()
     if not reason and most < LEAST_PROCESSES:
@@ -302,9 +274,9 @@ def plan_workers(
             f"workers='processes' is not possible here: {reason}; use workers='auto', with which threads read it"
         )
     if reason:
-        return WorkersPlan(0, workers, reason)
-    processes = min(workers, max(LEAST_PROCESSES, workers // THREADS_EACH), most)
-    return WorkersPlan(processes, -(-workers // processes), because)
+        return WorkersPlan(0, threads, reason)
+    processes = min(threads, max(LEAST_PROCESSES, threads // THREADS_EACH), most)
+    return WorkersPlan(processes, -(-threads // processes), because)
 
 
 class _Sender(pickle.Pickler):
@@ -318,17 +290,12 @@ class _Sender(pickle.Pickler):
         return NotImplemented
 
 
-def check_sendable(value: Any) -> None:
-    """Raise an error where a value holds what another process cannot load."""
-    _Sender(io.BytesIO()).dump(value)
-
-
 def not_sendable(parts: Any, ops: Any) -> str:
     """Return why worker processes cannot read these parts with these ops; empty where they can."""
     if not hasattr(os, "memfd_create"):
         return "this system has no memfd_create"
     try:
-        check_sendable((parts, ops))
+        _Sender(io.BytesIO()).dump((parts, ops))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         return f"a codec or an op cannot be sent to another process ({error})"
     return ""

@@ -17,7 +17,7 @@ from tfprep.load.options import LoaderOptions, OnBad, ShuffleBuffer, Verify, dec
 from tfprep.load.order.samplers import fold_of
 from tfprep.load.outputs import channels_of, names_of
 from tfprep.load.pipeline import Pipeline
-from tfprep.load.selection import SplitRows
+from tfprep.load.reader.table import SplitRows
 from tfprep.optional import require_package
 from tfprep.storage.urls import PathOrUrl, folder_at, is_remote
 

@@ -24,7 +24,6 @@ from tfprep.load.pipeline import Pipeline
 from tfprep.load.plan import LoaderPlan
 from tfprep.load.prefetch import Prefetcher, open_prefetchers
 from tfprep.load.reader.batch import Batch
-from tfprep.load.state import start_step, state_at
 from tfprep.units import number as counted
 
 _LOG = logging.getLogger("tfprep.load")
@@ -270,7 +269,7 @@ class Run:
         Raises:
             LoaderError: `step` is not a whole number from 0.
         """
-        return state_at(self.plan, self.progress.position if step is None else step)
+        return self.plan.state(self.progress.position if step is None else step)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next pass continue where this state was taken. Its first epoch ends where the interrupted one would have ended.
@@ -281,7 +280,7 @@ class Run:
         Raises:
             LoaderError: The state belongs to another run: other files, options or rules.
         """
-        self.progress.move_to(start_step(self.plan, state))
+        self.progress.move_to(self.plan.step_of(state))
 
 
 class Loader(Run):

@@ -18,8 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfprep.augment.mixing import CutMix, MixUp
+from tfprep.dataset import Dataset
+from tfprep.derive.inputs import follows_of
 from tfprep.errors import LoaderError
-from tfprep.fields import RASTER_KINDS, Array, FieldSpec, Kind
+from tfprep.fields import EFFECTS, RASTER_KINDS, Array, FieldSpec, Kind
+from tfprep.load.options import LoaderOptions
 from tfprep.load.order.permutation import generator_at
 from tfprep.load.outputs import Output, Outputs
 from tfprep.optional import cv2
@@ -83,46 +86,24 @@ class Mixing:
         return Mixture(box=(top, bottom, left, right), share=1 - (bottom - top) * (right - left) / (height * width))
 
 
-def check_mix(mix: Any, one_hot: Any) -> None:
-    """Raise LoaderError unless `mix` and `one_hot` have the form that the loader's options ask for."""
-    listed = isinstance(mix, Sequence) and all(isinstance(op, MixUp | CutMix) for op in mix)
-    if not listed or len({type(op) for op in mix}) < len(mix):
-        raise LoaderError(f"mix is a list of at most one augment.MixUp and one augment.CutMix, not {mix!r}")
-    if not isinstance(one_hot, bool) and not (isinstance(one_hot, int) and one_hot > 0):
-        raise LoaderError(f"one_hot is True, or the number of classes, not {one_hot!r}")
-
-
-def plan_mixing(
-    ops: Sequence[MixUp | CutMix],
-    one_hot: bool | int,
-    outputs: Outputs,
-    specs: Mapping[str, FieldSpec],
-    classes: Mapping[str, Sequence[str]],
-    follows: Mapping[str, frozenset[str]],
-    *,
-    seed: int,
-    training: bool,
-) -> Mixing | None:
-    """Plan what happens to full batches; None where nothing does.
+def plan_mixing(options: LoaderOptions, dataset: Dataset, outputs: Outputs, specs: Mapping[str, FieldSpec]) -> Mixing:
+    """Plan what happens to full batches.
 
     Args:
-        ops: The option `mix`.
-        one_hot: The option `one_hot`; labels that are mixed are one-hot in any case.
+        options: The loader's options, of which mix or one_hot is given; labels that are mixed are one-hot in any case.
+        dataset: The dataset, for class names, and for what its fields follow.
         outputs: The outputs that rows are filled with.
         specs: The fields, with those that are derived at load.
-        classes: The names of classes by field.
-        follows: What each stored field follows, of `tfprep.fields.EFFECTS`.
-        seed: The loader's seed.
-        training: True if samples are mixed; otherwise labels are one-hot only.
 
     Raises:
         LoaderError: A field cannot be mixed, the images are not of one size, or the number of classes is not known.
     """
-    if not ops and one_hot is False:
-        return None
+    ops = tuple(options.mix)
+    follows = {name: frozenset(info.follows) for name, info in dataset.infos.items()}
+    follows |= {name: follows_of(op) for name, op in options.derive.items()}
     kinds = {output.name: {specs[name].kind for name in output.fields if name in specs} for output in outputs.outputs}
     labels = {
-        output.name: _class_count(output, one_hot, classes)
+        output.name: _class_count(output, options.one_hot, dataset.classes)
         for output in outputs.outputs
         if "label" in kinds[output.name]
     }
@@ -130,16 +111,13 @@ def plan_mixing(
         raise LoaderError("one_hot: no label is loaded; name it in `fields` or `targets`")
     for op in ops:
         for output in outputs.outputs:
-            computed = any(len(follows.get(name, _ALL)) < len(_ALL) for name in output.fields)
+            computed = any(not follows.get(name, EFFECTS) >= EFFECTS for name in output.fields)
             if reason := _why_not(op, output, kinds[output.name], computed):
                 raise LoaderError(f"mix: {type(op).__name__} {reason}")
     rasters = tuple(output for output in outputs.outputs if kinds[output.name] & RASTER_KINDS)
     if ops and any(None in output.shape[:2] for output in rasters):
         raise LoaderError("mix: images of one size are mixed; put augment.Crop or RandomResizedCrop into geometry")
-    return Mixing(tuple(ops), seed, training, tuple(output.name for output in rasters), labels)
-
-
-_ALL = ("crop", "flip", "resize", "warp")
+    return Mixing(ops, options.seed, bool(options.training), tuple(output.name for output in rasters), labels)
 
 
 def _class_count(output: Output, one_hot: bool | int, classes: Mapping[str, Sequence[str]]) -> int:

@@ -7,6 +7,7 @@ import hashlib
 import inspect
 import json
 import operator
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cached_property
@@ -19,13 +20,13 @@ from tfprep.augment.mixing import CutMix, MixUp
 from tfprep.augment.transform import ColorOp, GeometryOp
 from tfprep.derive.inputs import Derived
 from tfprep.errors import LoaderError, RecipeError
-from tfprep.load.augmentation import Buckets, check_stages
-from tfprep.load.budget import WorkersChoice, parse_bytes
-from tfprep.load.mixing import check_mix
+from tfprep.fields import Size
+from tfprep.load.budget import WorkersChoice
 from tfprep.load.order.samplers import VariantChoice
 from tfprep.load.order.schedule import Hosts, OrderName, Remainder
 from tfprep.load.order.where import Where
 from tfprep.load.outputs import FieldChoice
+from tfprep.recipe.checks import check_derive, check_ops
 
 OnBad: TypeAlias = Literal["raise", "skip"]
 Verify: TypeAlias = Literal["always", "first_epoch", "never"]
@@ -36,11 +37,13 @@ ShuffleBuffer: TypeAlias = int | Literal["auto"] | None
 MOST_BATCH, MOST_STEPS = 1 << 24, 1 << 36
 """The largest batch, and the last step with which a run may begin: positions in the run stay far below 2^63."""
 MOST_THREADS = 1 << 12
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 # --- how an option is declared ------------------------------------------------------------------------------------------
 
 Check: TypeAlias = Callable[[str, Any], Any]
-"""Gets an option's name and value, and returns the value as it is kept. LoaderError for a value that is not allowed."""
+"""Gets an option's name and value, and returns the value as it is kept. LoaderError, or RecipeError where a recipe has the same
+rule, for a value that is not allowed."""
 Decides: TypeAlias = Literal["element", "order", "part", "nothing"]
 """What an option decides: the elements, the order of the samples, or which part of a run is read. Options with "nothing" say how
 it is read. Those with "part" and "nothing" are not part of a state's identity."""
@@ -98,10 +101,18 @@ def _seconds(name: str, value: Any) -> float:
     return value
 
 
-def _bytes(name: str, value: Any) -> Any:
-    if value is not None:
-        parse_bytes(value, name)
-    return value
+def _bytes(name: str, value: Any) -> int:
+    """A number of bytes, or text such as "800M", "2GB" or "1.5 GiB", in units of 1,024."""
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([kmgt]?)i?b?\s*", str(value).lower())
+    try:
+        amount = float(match[1]) * _UNITS[match[2]] if match else 0
+    except ValueError:
+        amount = 0
+    if amount < 1:
+        raise LoaderError(f"{name} is a number of bytes or text such as '2GB', not {value!r}")
+    return int(amount)
 
 
 def _pad(name: str, value: Any) -> dict[str, int]:
@@ -111,6 +122,75 @@ def _pad(name: str, value: Any) -> dict[str, int]:
     ):
         raise LoaderError(f"{name} gives numbers of rows from 1 by field, such as {{'boxes': 100}}, not {value!r}")
     return dict(value)
+
+
+def _ops(name: str, value: Any) -> Any:
+    check_ops(name, value)
+    return value
+
+
+def _derive(name: str, value: Any) -> Any:
+    check_derive(value)
+    return value
+
+
+def _mix(name: str, value: Any) -> Any:
+    listed = isinstance(value, Sequence) and all(isinstance(op, MixUp | CutMix) for op in value)
+    if not listed or len({type(op) for op in value}) < len(value):
+        raise LoaderError(f"{name} is a list of at most one augment.MixUp and one augment.CutMix, not {value!r}")
+    return value
+
+
+def _one_hot(name: str, value: Any) -> Any:
+    if not isinstance(value, bool) and not (isinstance(value, int) and value > 0):
+        raise LoaderError(f"{name} is True, or the number of classes, not {value!r}")
+    return value
+
+
+def _views(name: str, value: Any) -> Any:
+    example = '{"global": (2, {"geometry": [...], "color": [...]})}'
+    for kind, view in value.items() if isinstance(value, Mapping) and value else [("", None)]:
+        named = isinstance(kind, str) and kind and "/" not in kind
+        pair = isinstance(view, tuple | list) and len(view) == 2 and type(view[0]) is int and view[0] > 0
+        if not named or not pair or not isinstance(view[1], Mapping) or not view[1].keys() <= {"geometry", "color"}:
+            raise LoaderError(f"{name} gives a number of views and their ops by name, such as {example}; not {value!r}")
+        for option, ops in view[1].items():
+            check_ops(option, ops)
+        if any(getattr(op, "sizes", None) is not None for op in view[1].get("geometry", ())):
+            raise LoaderError(f"{name}: sizes by epoch are not for views")
+    return value
+
+
+def _bucket(name: str, value: Any) -> Any:
+    if value is not None and not isinstance(value, Buckets):
+        raise LoaderError(f"{name} is Buckets([(512, 768), (640, 640)]), not {value!r}")
+    return value
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Sizes of batches, (height, width) in pixels: the loader's option `bucket` for pictures of different aspect ratios.
+
+    A sample belongs to the size whose aspect ratio is nearest to its own, by the height and width in the index; of two that are
+    equally near, to the taller. All samples of a batch are of one size: resized, keeping their aspect, until they cover it, and
+    cut to it, in training at a random place.
+    (NovelAI's aspect ratio bucketing; `aspect_ratio_grouping` of detectron2.)
+    """
+
+    sizes: tuple[Size, ...]
+
+    def __post_init__(self) -> None:
+        listed = self.sizes if isinstance(self.sizes, Sequence) else ()
+        sizes = tuple(tuple(size) for size in listed if isinstance(size, Sequence))
+        pixels = all(len(size) == 2 and all(type(side) is int and side > 0 for side in size) for size in sizes)
+        if not sizes or len(sizes) < len(listed) or not pixels:
+            raise LoaderError(
+                "Buckets takes sizes (height, width) in pixels, a list of one size at least, such as [(512, 768), (640, 640)], "
+                f"not {self.sizes!r}"
+            )
+        if len({height / width for height, width in sizes}) < len(sizes):
+            raise LoaderError(f"Buckets differ in their aspect ratios, not {list(sizes)}; leave one of two out")
+        object.__setattr__(self, "sizes", sizes)
 
 
 # --- the options --------------------------------------------------------------------------------------------------------
@@ -170,24 +250,24 @@ class LoaderOptions:
         default="NHWC", metadata=_rules(_one_of(*get_args(Layout)), only=("numpy_loader()", "torch_loader()"))
     )
     """With "NCHW", images and other [H, W, C] rasters are channels first, [C, H, W]; for `numpy_loader` and `torch_loader`."""
-    geometry: Sequence[GeometryOp] = ()
+    geometry: Sequence[GeometryOp] = field(default=(), metadata=_rules(_ops))
     """Geometry ops as in a recipe, such as `[augment.RandomResizedCrop(224, 224), augment.Flip()]`: in training they draw in each
     epoch, otherwise they take their unaugmented form."""
-    derive: Mapping[str, Derived] = field(default_factory=dict)
+    derive: Mapping[str, Derived] = field(default_factory=dict, metadata=_rules(_derive))
     """Inputs that are derived in each epoch, after geometry, by the new field's name, as in a recipe. One that has the name of a
     stored field takes its place."""
-    color: Sequence[ColorOp] = ()
+    color: Sequence[ColorOp] = field(default=(), metadata=_rules(_ops))
     """Color ops as in a recipe, for images; in training only."""
-    mix: Sequence[MixUp | CutMix] = ()
+    mix: Sequence[MixUp | CutMix] = field(default=(), metadata=_rules(_mix))
     """`[augment.MixUp(0.2), augment.CutMix()]`, or one of them: samples are mixed with each other in training, and their labels
     become float32 [classes]."""
-    one_hot: bool | int = False
+    one_hot: bool | int = field(default=False, metadata=_rules(_one_hot))
     """True, or the number of classes: labels become float32 [classes], as `CategoricalCrossentropy` takes them."""
-    views: Mapping[str, tuple[int, Mapping[str, Any]]] | None = None
+    views: Mapping[str, tuple[int, Mapping[str, Any]]] | None = field(default=None, metadata=_rules(_views))
     """The number of views of a sample by name, each with geometry and color of its own, all from one decode:
     `views={"global": (2, {"geometry": [...], "color": [...]}), "local": (6, {...})}`. Each image, mask, map, derived field and
     field of boxes or points becomes a dict of tuples, one array for each view."""
-    bucket: Buckets | None = None
+    bucket: Buckets | None = field(default=None, metadata=_rules(_bucket))
     """Each batch gets one of these sizes, by the aspect ratio of its samples: `Buckets([(512, 768), (640, 640)])`."""
 
     # How it is read, without a change of what is delivered.
@@ -215,21 +295,23 @@ class LoaderOptions:
     """Seconds without a batch after which StalledPipelineError is raised."""
 
     def __post_init__(self) -> None:
-        changed = set()
         for option in fields(self):
             value, check = getattr(self, option.name), option.metadata.get("check")
             if value is option.default or (option.default is MISSING and isinstance(value, dict) and not value):
                 continue
-            changed.add(option.name)
             if check is not None:
-                object.__setattr__(self, option.name, check(option.name, value))
+                try:
+                    object.__setattr__(self, option.name, check(option.name, value))
+                except RecipeError as error:
+                    raise LoaderError(str(error)) from None
         if self.host.count > self.batch_size:
             rule = f"batch_size={self.batch_size} is that of all hosts together"
             raise LoaderError(f"{rule}: give each of the {self.host.count} hosts one sample at least")
-        if changed & {"geometry", "derive", "color", "views", "bucket"}:
-            check_stages(self.geometry, self.derive, self.color, self.views, self.bucket)
-        if changed & {"mix", "one_hot"}:
-            check_mix(self.mix, self.one_hot)
+        if self.views is not None and (self.geometry or self.color or self.bucket is not None):
+            raise LoaderError("views have geometry and color of their own; leave geometry, color and bucket out")
+        growing = [op for op in self.geometry if getattr(op, "sizes", None) is not None]
+        if len(growing) > 1 or (growing and self.bucket is not None):
+            raise LoaderError("geometry: one op with sizes by epoch at most, and none with bucket")
         if self.bucket is not None and (self.balance is not None or self.weights is not None):
             raise LoaderError("bucket takes each sample once per epoch; leave balance and weights out")
 

@@ -18,23 +18,17 @@ import numpy as np
 from tfprep.errors import LoaderError
 from tfprep.load.budget import MANY_CPUS
 from tfprep.load.options import LoaderOptions
-from tfprep.load.order.schedule import BatchIndices
+from tfprep.load.order.schedule import Samples
 from tfprep.load.plan import LoaderPlan, plan_loader
-from tfprep.load.reader.ahead import fetch_now
 from tfprep.load.reader.batch import BadRecords, Batch, BatchAssembler, DecodedCache
 from tfprep.load.reader.rows import Reading, stop_opencv_threads
+from tfprep.load.reader.table import SplitRows
 from tfprep.load.reader.workers import Setup, WorkerPool, answer
-from tfprep.load.selection import SplitRows
 from tfprep.load.slots import BatchSlots, SharedMemory
-from tfprep.load.state import first_step
 from tfprep.load.threads import Threads, ThreadState
-from tfprep.storage.urls import is_remote
 
-_OF_THREADS = {
-    "records": "records", "records_cached": "cached", "bytes_read": "bytes", "read_s": "read_s", "decode_s": "decode_s",
-    "idle_s": "idle_s",
-}  # fmt: skip
-"""Counters of a loader that its threads keep, and their names there."""
+_COUNTED = ("records_read", "records_cached", "bytes_read", "read_s", "decode_s", "idle_s")
+"""The counters that each thread keeps."""
 
 
 def _warn_of_versions(sources: Sequence[SplitRows]) -> None:
@@ -73,22 +67,15 @@ class Pipeline:
                 plan = plan_loader(sources, replace(options, workers="threads"))
         if options.host.count > 1:
             _warn_of_versions(sources)
-        self.plan, self.start_step = plan, first_step(plan)
+        self.plan, self.start_step = plan, plan.first_step
         self.sources, self.options = plan.sources, plan.options
         self.outputs, self.schedule = plan.outputs, plan.schedule
-        self._imported: list[bool] = []
         sizes = options.on_bad == "raise"  # with "skip" what is cut short counts as bad records
-        for table in plan.tables.values():
-            for part in table.parts:
-                part.dataset.check_files(part.split, part.variants, sizes=sizes)
-                is_imported = part.dataset.manifest.imported is not None and not is_remote(part.dataset.shards_folder)
-                for variant in part.variants:
-                    self._imported += [is_imported] * len(part.info.files[variant])
+        for part in (part for table in plan.tables.values() for part in table.parts):
+            part.dataset.check_files(part.split, part.read, sizes=sizes)
         self.cache: DecodedCache | None = None
         if plan.keeps_decoded:
-            self.cache = DecodedCache(plan.cached_outputs, plan.table.records, plan.memory.cache_bytes)
-        # The page cache cannot hold all files, so that most reads go to the disk.
-        self._cold = sum(info.bytes for info in plan.file_infos) > plan.free_memory
+            self.cache = DecodedCache(plan.cached, plan.table.records, plan.memory.cache_bytes)
         self._open_files()
         self.pool: WorkerPool | None = None
         if self._shared is not None:
@@ -98,11 +85,11 @@ class Pipeline:
         self.counts: dict[str, Any] = {
             "batches": 0, "samples": 0, "bytes_delivered": 0, "waits": 0, "wait_s": 0.0, "longest_wait_s": 0.0,
         }  # fmt: skip
-        self._ended = dict.fromkeys(_OF_THREADS, 0)  # counters of threads that have ended
+        self._ended = dict.fromkeys(_COUNTED, 0)  # counters of threads that have ended
 
     def _open_files(self) -> None:
         self.bad = BadRecords(self.options.on_bad)
-        self.assembler = BatchAssembler(self.plan, self._imported, self.bad, self.cache, cold=self._cold)
+        self.assembler = BatchAssembler(self.plan, self.bad, self.cache)
         self._of_thread = threading.local()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -127,25 +114,25 @@ class Pipeline:
         if number < 0 or (last is not None and number >= last):
             end = "" if last is None else f" to {last - 1:,}"
             raise IndexError(f"the steps of a run are numbered from 0{end}; there is no {step}")
-        (indices,) = self.schedule.batch_indices([number])
-        batch = self.read(indices, number)
+        (positions,) = self.schedule.positions([number])
+        batch = self.read(self.schedule.at(positions), number)
         self.assembler.finish(batch)
         return batch
 
-    def read(self, indices: BatchIndices, step: int = 0, values: dict[str, Any] | None = None) -> Batch:
+    def read(self, samples: Samples, step: int = 0, values: dict[str, Any] | None = None) -> Batch:
         """A batch of these samples before they are mixed, in these arrays or in new ones. Any thread and process may call it."""
         if os.getpid() != self._process:  # forked: locks may be held by threads that are not here
             self._process, self.cache = os.getpid(), None
             self._open_files()
-        rows = len(indices.row)
-        located = self.assembler.located(indices, np.arange(rows))
-        form = int(located["form"][0]) if rows else self.schedule.form(step)
+        count = len(samples.row)
+        rows = self.assembler.located(samples, np.arange(count))
         if values is None:
-            values = {output.name: output.of_form(form).empty(rows) for output in self.plan.filled.outputs}
-        batch = Batch(step, indices, located, values)
+            form = int(rows["form"][0]) if count else self.schedule.form(step)
+            values = {output.name: output.of_form(form).empty(count) for output in self.plan.filled.outputs}
+        batch = Batch(step, rows, values)
         if self.plan.is_remote:
-            batch.fetched = fetch_now(self.assembler, located)
-        self.assembler.fill_here(batch, 0, rows, self._state())
+            batch.fetched = self.assembler.reader.files.fetch(self.assembler.byte_spans(rows))
+        self.assembler.fill_here(batch, 0, count, self._state())
         batch.fetched = None
         return batch
 
@@ -176,8 +163,7 @@ class Pipeline:
             self.pool.close()
         if is_ours:
             threads.join()
-        for name, own in _OF_THREADS.items():
-            self._ended[name] += sum(getattr(state, own) for state in self._states(threads))
+        self._ended = self._counts_of(threads)
         if self.pool is not None:
             self.pool.state = ThreadState("tfprep-pool")
         self.slots.close()
@@ -192,26 +178,23 @@ class Pipeline:
 
     # --- what its report says ---------------------------------------------------------------------------------------
 
-    def _states(self, threads: Threads) -> list[ThreadState]:
-        return [*threads.states, *([self.pool.state] if self.pool is not None else ())]
+    def _counts_of(self, threads: Threads) -> dict[str, Any]:
+        """The counters of these threads, of the pool, and of the threads that have ended."""
+        states = [*threads.states, *([self.pool.state] if self.pool is not None else ())]
+        return {name: ended + sum(getattr(state, name) for state in states) for name, ended in self._ended.items()}
 
     @property
     def stats(self) -> dict[str, Any]:
         """See `Loader.stats`."""
-        store = self.assembler.reader.files.store
-        counts = {
-            name: ended + sum(getattr(state, _OF_THREADS[name]) for state in self._states(self.threads))
-            for name, ended in self._ended.items()
-        }
+        files = self.assembler.reader.files
         return {
             **self.counts,
-            **{name: value for name, value in counts.items() if name != "records"},
-            "records_read": counts["records"] - counts["records_cached"],
+            **self._counts_of(self.threads),
             "prefetch": self.assembler.prefetch,
             "threads": self.plan.threads,
             "cache_bytes": 0 if self.cache is None else self.cache.nbytes,
-            "requests": store.requests,
-            "bytes_fetched": store.bytes,
+            "requests": files.requests,
+            "bytes_fetched": files.bytes_fetched,
             "bad_records": self.bad.count,
             "rows_lost": self.bad.rows_lost,
         }
@@ -225,7 +208,7 @@ class Pipeline:
             "steps_per_epoch": schedule.steps_per_epoch,
             "left_out_per_epoch": schedule.left_out,
             "order": schedule.order,
-            "variants": plan.variants,
+            "variants": schedule.variants,
             "memory": {
                 "budget_bytes": memory.budget,
                 "batch_bytes": memory.batch_bytes,

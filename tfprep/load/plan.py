@@ -1,6 +1,10 @@
 """The plan of a loader: what it delivers, in which order, read how and by whom. A pure function of datasets and options.
 
 Nothing is opened or started here but the index, where the options select samples by it. `Pipeline` makes the parts from the plan.
+
+A run that resumes from a state delivers the same samples in the same steps, with the same values. So a state holds, beside its
+step, the identity of the plan: the content of the dataset's shards, the rules of its manifest, and all options of the loader but
+those that are declared not to decide what is delivered. A run that met a bad record may continue with on_bad="skip".
 """
 
 from __future__ import annotations
@@ -10,18 +14,17 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tfprep.dataset import Dataset, FileInfo
-from tfprep.derive.inputs import follows_of
+from tfprep.dataset import Dataset
 from tfprep.errors import LoaderError
 from tfprep.fields import RASTER_KINDS, FieldSpec
 from tfprep.limits import available_memory, usable_cpus
-from tfprep.load.augmentation import Augmentation, StageOptions, derived_specs, plan_augmentation
+from tfprep.load.augmentation import Augmentation, derived_specs, plan_augmentation
 from tfprep.load.budget import (
     HELD_ELSEWHERE,
     MemoryPlan,
@@ -34,19 +37,28 @@ from tfprep.load.budget import (
     row_bytes,
 )
 from tfprep.load.mixing import Mixing, plan_mixing
-from tfprep.load.options import LoaderOptions, described
-from tfprep.load.order.samplers import VariantChoice, used_variants
-from tfprep.load.order.schedule import BatchSchedule
+from tfprep.load.options import DEFAULTS, MOST_STEPS, LoaderOptions, deciding, described
+from tfprep.load.order.samplers import used_variants
+from tfprep.load.order.schedule import MOST_EPOCHS, BatchSchedule
 from tfprep.load.outputs import EXTRA, Output, Outputs, resolve
 from tfprep.load.reader.rows import FieldPart, field_parts
-from tfprep.load.reader.table import RecordTable, TableSplit
-from tfprep.load.selection import SplitRows, added_fields, check_class_names, common_specs, is_training, select
+from tfprep.load.reader.table import RecordTable, SplitRows, digest
+from tfprep.load.selection import added_fields, check_class_names, common_specs, is_training, select
 from tfprep.storage.urls import is_remote
 
 _LOG = logging.getLogger("tfprep.load")
 
 PARTLY = 0.5
 """The least share of decoded records for which a cache is made: at one half, keeping them doubles the rate."""
+OPS = 1
+"""Raised with each change of what an op, a derived input or a decoder makes of the same input."""
+_WHY = {
+    "fingerprint": "; the dataset was built again, or its files differ",
+    "added": "; these fields were computed again meanwhile, by another model or from other samples",
+    "selection": "; the fold, the mix, or what where and balance find differ",
+    "rules": "; fill, border, min_visible, flip_indices or class names of the dataset differ, or this "
+    "version of tfprep computes an op in another way",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,18 +66,15 @@ class LoaderPlan:
     """Splits under one set of options.
 
     Attributes:
-        sources: The samples.
-        options: The options.
-        training: True if each pass is the next epoch; by default the splits' names say what they are for.
-        variants: The variants that are read: by default all in turn in training, and otherwise the unaugmented one.
+        options: The options; where training, variants and order were not given, with what that means for these splits.
         ops: The ops and derived inputs that are given, as states name them; without those that cannot be described.
-        specs: The stored fields, before geometry, and those that are derived at load.
         augmentation: What happens to each sample; None where nothing does.
         mixing: What happens to full batches; None where nothing does.
-        read: The outputs as records give them.
         filled: The outputs as rows are filled with them.
         outputs: The outputs that are delivered.
         indexed: The outputs that the index itself holds, and what they are: "key", "variant", or "label" for the first label.
+        cached: The arrays that a decoded cache keeps: those that are read, but for what the index holds.
+        channels_first: The outputs whose channels come first in the end.
         schedule: The samples of each step.
         batch_rows: Samples that this host reads for its largest batch.
         tables: The places of records: "" for the records themselves, then by the names of added fields that are read. The records
@@ -80,23 +89,20 @@ class LoaderPlan:
         keeps_decoded: True if a cache is made: by default none that holds too little to be worth its memory.
     """
 
-    sources: tuple[SplitRows, ...]
     options: LoaderOptions
-    training: bool
-    variants: VariantChoice
     ops: Mapping[str, Any]
-    specs: Mapping[str, FieldSpec]
     augmentation: Augmentation | None
     mixing: Mixing | None
-    read: Outputs
     filled: Outputs
     outputs: Outputs
     indexed: Mapping[str, str]
+    cached: Sequence[Output]
+    channels_first: Sequence[str]
     schedule: BatchSchedule
     batch_rows: int
     tables: Mapping[str, RecordTable]
     parts_in: Mapping[str, Sequence[FieldPart]]
-    placed: tuple[FieldPart, ...]
+    placed: Sequence[FieldPart]
     threads: int
     workers: WorkersPlan
     memory: MemoryPlan
@@ -115,25 +121,89 @@ class LoaderPlan:
         return [path for table in self.tables.values() for path in table.files]
 
     @property
-    def file_infos(self) -> list[FileInfo]:
-        """What the manifests say of the shards of all tables."""
-        return [info for table in self.tables.values() for info in table.infos]
+    def is_cold(self) -> bool:
+        """True if the page cache cannot hold all files, so that most reads go to the disk."""
+        return sum(table.shard_bytes for table in self.tables.values()) > self.free_memory
 
     @property
-    def cached_outputs(self) -> list[Output]:
-        """The arrays that a decoded cache keeps: those that are delivered, but for what the index holds."""
-        return _not_indexed(self.read, self.indexed)
+    def training(self) -> bool:
+        """True if each pass is the next epoch."""
+        return bool(self.options.training)
 
     @property
-    def keeps_batches(self) -> bool:
-        """True if nothing is done to batches whose rows are filled."""
-        return self.mixing is None and self.options.layout == "NHWC"
+    def sources(self) -> Sequence[SplitRows]:
+        """The samples."""
+        return self.table.parts
+
+    # --- states -----------------------------------------------------------------------------------------------------------
+
+    def identity(self) -> dict[str, Any]:
+        """What decides which samples a step holds, and their values, in the types that JSON returns."""
+        schedule, sampler, manifest = self.schedule, self.schedule.sampler, self.sources[0].dataset.manifest
+        chosen: dict[str, Any] = {name: getattr(self.options, name) for name in deciding("element", "order")}
+        chosen |= {"remainder": schedule.remainder, **self.ops}
+        options = {name: described(value) for name, value in chosen.items()}
+        for name in ("inputs", "targets"):  # a list of one name means the name
+            options[name] = _single_names(options[name])
+        selection = [type(sampler).__name__, {option.name: getattr(sampler, option.name) for option in fields(sampler)}]
+        rules = [
+            OPS,
+            self.augmentation.rules if self.augmentation else {},
+            {name: list(manifest.classes.get(name, ())) for name in (self.mixing.labels if self.mixing else ())},
+        ]
+        return {
+            "dataset": [source.name for source in self.sources],
+            "fingerprint": self.table.fingerprint,
+            # An option that has its default is left out, so that a later version may have more of them.
+            **{name: value for name, value in options.items() if value != DEFAULTS[name]},
+            "added": {group: table.fingerprint for group, table in self.tables.items() if group},
+            "selection": digest(described([*selection, schedule.rows])),
+            "rules": digest(repr(rules)),
+        }
+
+    def state(self, step: int) -> dict[str, Any]:
+        """The state before this step."""
+        if isinstance(step, bool) or not isinstance(step, int | np.integer) or step < 0:
+            raise LoaderError(f"a step is a whole number from 0, not {step!r}")
+        return {"step": int(step), "identity": self.identity()}
+
+    def step_of(self, state: Mapping[str, Any]) -> int:
+        """The state's next step; LoaderError where the state belongs to another run."""
+        step = state.get("step") if isinstance(state, Mapping) else None
+        then = state.get("identity") if isinstance(state, Mapping) else None
+        if isinstance(step, bool) or not isinstance(step, int) or step < 0 or not isinstance(then, Mapping):
+            raise LoaderError(f"a loader's state is the JSON object that state_dict returned, not {str(state)[:80]!r}")
+        if step > MOST_STEPS:
+            raise LoaderError(f"a loader's state of step {step:,}; steps end at {MOST_STEPS:,}")
+        now, digests = self.identity(), ("added", "selection", "rules")
+        names = [name for name in {**then, **now} if name not in digests]  # what an option says comes first
+        for name in (*names, *digests):
+            if name not in then or name not in now or then[name] != now[name]:
+                raise LoaderError(
+                    f"this state belongs to another run: its {name} is {then.get(name, DEFAULTS.get(name))!r}, here it is "
+                    f"{now.get(name, DEFAULTS.get(name))!r}. Make the "
+                    f"loader as it was then, or start without the state{_WHY.get(name, '')}"
+                )
+        return step
 
     @property
-    def rasters_with_channels(self) -> list[str]:
-        """The outputs of images, and of masks and maps [H, W, C]."""
-        rasters = {name for name, spec in self.specs.items() if spec.kind in RASTER_KINDS}
-        return [each.name for each in self.outputs.outputs if len(each.shape) == 3 and rasters.issuperset(each.fields)]
+    def first_step(self) -> int:
+        """The step with which a run begins. LoaderError for a state of another run, or too large a number."""
+        option = self.options.start_step
+        if isinstance(option, Mapping):
+            return self.step_of(option)
+        if option // self.schedule.steps_per_epoch >= MOST_EPOCHS:
+            raise LoaderError(f"start_step={option:,} is after the last of {MOST_EPOCHS:,} epochs, the most of a run")
+        return option
+
+
+def _single_names(choice: Any) -> Any:
+    if isinstance(choice, Mapping):
+        return {name: _single_names(part) for name, part in choice.items()}
+    return choice[0] if isinstance(choice, list) and len(choice) == 1 else choice
+
+
+# --- the plan ---------------------------------------------------------------------------------------------------------
 
 
 def plan_loader(sources: Sequence[SplitRows], options: LoaderOptions) -> LoaderPlan:
@@ -143,39 +213,29 @@ def plan_loader(sources: Sequence[SplitRows], options: LoaderOptions) -> LoaderP
         LoaderError: Options that exclude each other, or that the datasets cannot meet.
         DatasetError: There is no such split, or the index is damaged.
     """
-    sources, datasets, ops = tuple(sources), [source.dataset for source in sources], dict[str, Any]()
+    datasets, ops = [source.dataset for source in sources], dict[str, Any]()
     with suppress(LoaderError):  # which is only one of states
         for name in ("geometry", "derive", "color", "views"):  # before an op runs: what it keeps then is not an option
             ops |= {name: described(getattr(options, name))} if getattr(options, name) else {}
-    training = is_training(sources) if options.training is None else options.training
-    variants = ("rotate" if training else 0) if options.variants is None else options.variants
+    options, table = _decided(sources, options)
+    sources = table.parts
 
     # What is delivered, in which order.
     stored = specs = common_specs(sources)
     needed = frozenset[str]()
     if options.derive:
-        count = 1 if variants == 0 else max(source.variants for source in sources)
-        derived, needed = derived_specs(options.derive, datasets, sources[0].split, stored, count)
+        derived, needed = derived_specs(options.derive, sources, stored)
         specs = {**stored, **derived}
     read, augmentation, mixing = _read(sources, options, stored, specs), None, None
+    filled = read
     if options.geometry or options.derive or options.color or options.views or options.bucket:
-        stages = StageOptions(
-            options.geometry, options.derive, options.color, options.views, options.bucket, options.seed, training
-        )
-        augmentation = plan_augmentation(stages, read, specs, needed, datasets)
-    filled = read if augmentation is None else augmentation.filled(read, specs)
+        augmentation, filled = plan_augmentation(options, datasets, read, specs, needed)
     if options.mix or options.one_hot is not False:
-        follows = {name: frozenset(info.follows) for name, info in datasets[0].infos.items()}
-        follows |= {name: follows_of(op) for name, op in options.derive.items()}
-        mixing = plan_mixing(
-            options.mix, options.one_hot, filled, specs, datasets[0].manifest.classes, follows,
-            seed=options.seed, training=training,
-        )  # fmt: skip
+        mixing = plan_mixing(options, datasets[0], filled, specs)
     outputs = filled if mixing is None else mixing.delivered(filled)
-    table = RecordTable(
-        [TableSplit(rows.dataset, rows.split, used_variants(variants, rows.variants)) for rows in sources]
-    )
-    schedule = _schedule(sources, options, table, variants, augmentation, mixing, training=training)
+    rasters = {name for name, spec in specs.items() if spec.kind in RASTER_KINDS}
+    with_channels = [each.name for each in outputs.outputs if len(each.shape) == 3 and rasters.issuperset(each.fields)]
+    schedule = _schedule(options, table, augmentation, mixing)
 
     # How it is read: which fields, from which tables.
     indexed = _indexed(sources, stored, read)
@@ -195,10 +255,10 @@ def plan_loader(sources: Sequence[SplitRows], options: LoaderOptions) -> LoaderP
     threads, budget = options.threads or cpus, budget_bytes(options.memory_budget, free_memory)
     batch_rows = -(-min(schedule.size, schedule.batch_size) // schedule.hosts.count) + schedule.partners
     sizes = SampleSizes(specs, table, schedule.rows, options.derive.keys())
-    batch, working = sizes.of_batch(outputs.outputs, batch_rows), sizes.of_decoding(read.outputs, threads)
+    batch, working = sizes.of_batch(outputs.outputs, batch_rows), sizes.of_decoding(read.fields, threads)
     if outputs.ragged:  # TensorFlow's ragged tensors are put together from the arrays of a batch
         working += batch
-    caches = _may_cache(options, read, augmentation, training)
+    caches = _may_cache(options, read, augmentation)
     all_cached = caches and table.records * sum([output.row_bytes for output in cached]) <= budget // 2
     workers = plan_workers(
         options.workers, threads, cpus=cpus, records=0 if all_cached else schedule.size // options.host.count, budget=budget,
@@ -212,11 +272,20 @@ def plan_loader(sources: Sequence[SplitRows], options: LoaderOptions) -> LoaderP
         least = math.ceil(table.records * (PARTLY if decodes else 1))
         caches = memory.cache_bytes >= least * row_bytes(cached)
     return LoaderPlan(
-        sources=sources, options=options, training=training, variants=variants, ops=ops, specs=specs,
-        augmentation=augmentation, mixing=mixing, read=read, filled=filled, outputs=outputs, indexed=indexed,
-        schedule=schedule, batch_rows=batch_rows, tables=tables, parts_in=parts_in, placed=tuple(placed),
-        threads=threads, workers=workers, memory=memory, free_memory=free_memory, is_remote=remote, keeps_decoded=caches,
+        options=options, ops=ops, augmentation=augmentation, mixing=mixing, filled=filled, outputs=outputs, indexed=indexed,
+        cached=cached, channels_first=[] if options.layout == "NHWC" else with_channels, schedule=schedule,
+        batch_rows=batch_rows, tables=tables, parts_in=parts_in, placed=placed, threads=threads, workers=workers, memory=memory,
+        free_memory=free_memory, is_remote=remote, keeps_decoded=caches,
     )  # fmt: skip
+
+
+def _decided(sources: Sequence[SplitRows], options: LoaderOptions) -> tuple[LoaderOptions, RecordTable]:
+    """The options, with what None means for these samples, and the samples in the variants that are read."""
+    training = is_training(sources) if options.training is None else options.training
+    variants = ("rotate" if training else 0) if options.variants is None else options.variants
+    order = options.order or ("global" if training else "sequential")
+    table = RecordTable([replace(source, read=used_variants(variants, source.variants)) for source in sources])
+    return replace(options, training=training, variants=variants, order=order), table
 
 
 def _read(
@@ -260,21 +329,18 @@ def _read(
 
 
 def _schedule(
-    sources: Sequence[SplitRows],
     options: LoaderOptions,
     table: RecordTable,
-    variants: VariantChoice,
     augmentation: Augmentation | None,
     mixing: Mixing | None,
-    *,
-    training: bool,
 ) -> BatchSchedule:
-    counts = [source.variants for source in sources]
-    times = counts[0] if variants == "all" else 1
+    assert options.order is not None and options.variants is not None, "`_decided` sets them"
+    training, counts = bool(options.training), [part.variants for part in table.parts]
+    times = counts[0] if options.variants == "all" else 1
     # All batches of training have one shape, so that Keras traces once and XLA compiles once.
     drop = training if options.remainder is None else options.remainder == "drop"
     least = -(-options.batch_size // times) if drop else 1
-    sampler, rows, buckets = select(sources, table, options, training=training, least=least)
+    sampler, rows, buckets = select(table, options, least)
     if training and options.remainder is None and sampler.size < least and not buckets:
         drop = False
         _LOG.warning(
@@ -282,22 +348,22 @@ def _schedule(
             options.batch_size,
             sampler.size * times,
         )
-    order, groups = options.order or ("global" if training else "sequential"), None
-    if order == "sequential":  # each row takes its variant with its file, in order "global" by itself
-        first_variant = np.concatenate([np.full(part.samples, part.variants[0]) for part in table.parts])
+    groups = None
+    if options.order == "sequential":  # each row takes its variant with its file, in order "global" by itself
+        first_variant = np.concatenate([np.full(part.samples, part.read[0]) for part in table.parts])
         groups = table.file_of(table.record(np.arange(table.samples), first_variant))
     return BatchSchedule(
         sampler=sampler,
-        order=order,
+        order=options.order,
         seed=options.seed,
-        variants=variants,
+        variants=options.variants,
         batch_size=options.batch_size,
         remainder="drop" if drop else "keep",
         hosts=options.host,
         epochs=None if training else 1,
         rows=rows,
         groups=groups,
-        counts=counts[0] if len(set(counts)) == 1 else np.repeat(counts, [each.samples for each in sources]),
+        counts=counts[0] if len(set(counts)) == 1 else np.repeat(counts, [part.samples for part in table.parts]),
         partners=mixing is not None and mixing.mixes_samples,
         since=augmentation.since if augmentation else (),
         buckets=buckets,
@@ -333,11 +399,11 @@ def _warped_parts(
 def _table_of(group: str, table: RecordTable) -> RecordTable:
     """The places of the records of added fields."""
     return RecordTable(
-        [replace(part, dataset=added_fields(part.dataset, part.split, group, part.variants)) for part in table.parts]
+        [replace(part, dataset=added_fields(part.dataset, part.split, group, part.read)) for part in table.parts]
     )
 
 
-def _may_cache(options: LoaderOptions, read: Outputs, augmentation: Augmentation | None, training: bool) -> bool:
+def _may_cache(options: LoaderOptions, read: Outputs, augmentation: Augmentation | None) -> bool:
     """True if decoded rows can be kept, and are asked for or read again."""
     if augmentation and options.cache == "decoded":
         raise LoaderError(
@@ -347,7 +413,7 @@ def _may_cache(options: LoaderOptions, read: Outputs, augmentation: Augmentation
     if read.ragged and options.cache == "decoded":
         raise LoaderError("cache='decoded' keeps arrays of one size; these images differ: use geometry, or pad")
     possible = not read.ragged and not augmentation
-    return possible and (options.cache == "decoded" or (options.cache == "auto" and training))
+    return possible and (options.cache == "decoded" or (options.cache == "auto" and bool(options.training)))
 
 
 def _obstacle(

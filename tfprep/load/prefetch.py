@@ -25,11 +25,9 @@ from tfprep.errors import LoaderError, StalledPipelineError
 from tfprep.fields import Array
 from tfprep.load import slots
 from tfprep.load.budget import JOB_ROWS
-from tfprep.load.order.schedule import BatchIndices
 from tfprep.load.pipeline import Pipeline
-from tfprep.load.reader.ahead import ReadAhead
 from tfprep.load.reader.batch import Batch
-from tfprep.load.reader.files import Fetched
+from tfprep.load.reader.files import ByteSpans, Fetched, ReadAhead
 from tfprep.load.reader.rows import Rows
 from tfprep.load.threads import ThreadState, WeakList
 
@@ -64,33 +62,33 @@ class StepPlans:
     """What steps read. The first step is planned by itself, so that it comes soon, those after it many at once."""
 
     def __init__(self, pipeline: Pipeline, first: int, stop: int | None) -> None:
-        self._schedule, self._locate = pipeline.schedule, pipeline.assembler.locate
+        self._batch_size, self._assembler = pipeline.schedule.batch_size, pipeline.assembler
         self._first, self._stop = first, stop
         self._lock = threading.Lock()
-        self._plans: dict[int, tuple[BatchIndices, Rows]] = {}
+        self._plans: dict[int, Rows] = {}
 
-    def take(self, step: int) -> tuple[BatchIndices, Rows]:
+    def take(self, step: int) -> Rows:
         """What a step reads; it is not asked again."""
         with self._lock:
             self._plan(step)
             return self._plans.pop(step)
 
-    def rows(self, step: int) -> Rows:
-        """Where the records of a later step are."""
+    def spans(self, step: int) -> ByteSpans:
+        """The bytes that a later step needs from URLs."""
         with self._lock:
             self._plan(step)
-            return self._plans[step][1]
+            rows = self._plans[step]
+        return self._assembler.byte_spans(rows)
 
     def _plan(self, step: int) -> None:
         if step in self._plans:
             return
         begin, many = self._first, 1
         if step > self._first:
-            many = max(PLAN_STEPS, PLAN_ROWS // self._schedule.batch_size)
+            many = max(PLAN_STEPS, PLAN_ROWS // self._batch_size)
             begin = step - (step - self._first - 1) % many
         steps = range(begin, begin + many if self._stop is None else min(begin + many, self._stop))
-        indices = self._schedule.batch_indices(steps)
-        self._plans.update(zip(steps, zip(indices, self._locate(indices), strict=True), strict=True))
+        self._plans.update(zip(steps, self._assembler.rows_of(steps), strict=True))
 
 
 class Prefetcher:
@@ -110,10 +108,8 @@ class Prefetcher:
         self._cancelled = False
         self._ahead: ReadAhead | None = None
         if nbytes := pipeline.plan.memory.fetch_bytes:
-            epoch = self._schedule.steps_per_epoch
-            self._ahead = ReadAhead(
-                pipeline.assembler, self._plans.rows, first=first, stop=stop, most_steps=epoch, budget=nbytes
-            )
+            files, epoch = pipeline.assembler.reader.files, self._schedule.steps_per_epoch
+            self._ahead = ReadAhead(files, self._plans.spans, first=first, stop=stop, most_steps=epoch, budget=nbytes)
         _open.add(self)
 
     def next(self) -> Batch:
@@ -136,7 +132,7 @@ class Prefetcher:
         batch = filling.future.result()
         counts = self._pipeline.counts
         counts["batches"] += 1
-        counts["samples"] += batch.rows
+        counts["samples"] += batch.samples
         counts["bytes_delivered"] += batch.nbytes
         self.step += 1  # first: after Ctrl-C in one of the calls, the caller sees that this is not its step
         self._window.popleft()
@@ -261,20 +257,20 @@ class Prefetcher:
             state.enter("planning")
         try:
             content = None if fetched is None else fetched.result()
-            indices, located = self._plans.take(filling.step)
-            rows = len(indices.row)
-            form = int(located["form"][0]) if rows else self._schedule.form(filling.step)
-            values = self._pipeline.slots.arrays(rows, form)
-            batch = filling.batch = Batch(filling.step, indices, located, values, fetched=content)
+            rows = self._plans.take(filling.step)
+            count = len(rows)
+            form = int(rows["form"][0]) if count else self._schedule.form(filling.step)
+            values = self._pipeline.slots.arrays(count, form)
+            batch = filling.batch = Batch(filling.step, rows, values, fetched=content)
         except Exception as error:  # such as no memory for a batch
             filling.fail(error)
             return
-        if not rows:  # this host has no part in the last batch
+        if not count:  # this host has no part in the last batch
             self._finish(filling)
             return
-        filling.pending, size = rows, self._chunk_rows(filling.step, rows)
-        for start in range(0, rows, size):
-            stop = min(start + size, rows)
+        filling.pending, size = count, self._chunk_rows(filling.step, count)
+        for start in range(0, count, size):
+            stop = min(start + size, count)
             self._pipeline.threads.submit(partial(self._fill, filling, batch, start, stop))
 
     def _chunk_rows(self, step: int, rows: int) -> int:
@@ -309,7 +305,8 @@ class Prefetcher:
             is_last = not filling.pending
         if not is_last or self._cancelled or filling.future.done():
             return
-        if self._pipeline.plan.keeps_batches:
+        plan = self._pipeline.plan
+        if plan.mixing is None and not plan.channels_first:
             self._finish(filling)
         else:  # it would hold up the thread of the pool
             self._pipeline.threads.submit(lambda state: self._finish(filling))

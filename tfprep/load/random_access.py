@@ -18,12 +18,11 @@ import numpy as np
 from tfprep.errors import LoaderError
 from tfprep.load.loader import LOOK, Pass, Progress, Run, with_text
 from tfprep.load.options import LoaderOptions
-from tfprep.load.order.schedule import BatchIndices
+from tfprep.load.order.schedule import Samples
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.plan import plan_loader
-from tfprep.load.selection import SplitRows, table_rows
+from tfprep.load.reader.table import SplitRows
 from tfprep.load.slots import BatchSlots
-from tfprep.load.state import fingerprint, first_step
 
 SINGLE_KEPT = 128
 """Samples read one by one whose memory is kept for the next ones once it is let go: two batches, one in use while the other
@@ -59,7 +58,7 @@ class RandomAccess:
         fields, variant = [output.name for output in self._pipeline.outputs.outputs], self._pipeline.options.variants
         chosen = f"fields={fields}, variant={variant!r}"
         chosen += "" if self._schedule.rows is None else f", rows {zlib.crc32(self._schedule.rows.tobytes()):08x}"
-        digest = fingerprint(self._pipeline.sources)
+        digest = self._pipeline.plan.table.fingerprint
         return f"<RandomAccess to {len(self):,} samples of {names}: {chosen}, files {digest}>"
 
     def __getitem__(self, number: SupportsIndex) -> dict[str, Any]:
@@ -91,9 +90,9 @@ class RandomAccess:
             IndexError: There is no such number.
             RecordError: A record cannot be read; the message names it.
         """
-        indices = self._indices(numbers)
-        values = self._single.arrays(1) if len(indices.row) == 1 else None
-        return dict(with_text(self._pipeline.read(indices, values=values).values))
+        samples = self._samples(numbers)
+        values = self._single.arrays(1) if len(samples.row) == 1 else None
+        return dict(with_text(self._pipeline.read(samples, values=values).values))
 
     @property
     def bad_records(self) -> list[dict[str, Any]]:
@@ -105,7 +104,7 @@ class RandomAccess:
         self._pipeline.close()
         self._single.close()
 
-    def _indices(self, numbers: Sequence[SupportsIndex]) -> BatchIndices:
+    def _samples(self, numbers: Sequence[SupportsIndex]) -> Samples:
         integers, total = [operator.index(number) for number in numbers], len(self)
         for number in integers:
             if not -total <= number < total:
@@ -150,9 +149,9 @@ class BatchSampler(Run):
                 f"the last batch holds {last} samples, so that some of the {hosts} hosts would get none, which PyTorch cannot "
                 "collate; use remainder='drop', or another batch_size"
             )
-        self._rows = table_rows(plan.sources, plan.table)
+        self._rows = plan.table.rows
         self._samples = plan.table.samples if self._rows is None else len(self._rows)
-        self.progress = Progress(plan, first_step(plan))
+        self.progress = Progress(plan, plan.first_step)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickle holds the options: another process reads the index, and begins with `start_step`."""
@@ -169,16 +168,16 @@ class BatchSampler(Run):
     def __repr__(self) -> str:
         names = ", ".join(source.name for source in self.plan.sources)
         size, order = self.plan.options.batch_size, self.plan.schedule.order
-        files = fingerprint(self.plan.sources)
+        files = self.plan.table.fingerprint
         return f"<BatchSampler of {names}: {len(self):,} batches of {size} in {order} order, files {files}>"
 
     def numbers(self, steps: Sequence[int]) -> list[list[int]]:
         """The numbers of the samples of these steps."""
-        numbers = []
-        for row, variant, _ in self.plan.schedule.batch_indices(steps):
-            number = row if self._rows is None else np.searchsorted(self._rows, row)
-            numbers.append((variant * self._samples + number).tolist())
-        return numbers
+        positions = self.plan.schedule.positions(steps)
+        row, variant, _ = self.plan.schedule.at(np.concatenate(positions))
+        number = row if self._rows is None else np.searchsorted(self._rows, row)
+        ends = np.cumsum([len(position) for position in positions])
+        return [some.tolist() for some in np.split(variant * self._samples + number, ends[:-1])]
 
 
 class _NumbersPass(Pass):

@@ -5,9 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,54 +18,8 @@ from tfprep.fields import FieldSpec, Size, rarest_classes, stored_name
 from tfprep.load.options import LoaderOptions
 from tfprep.load.order.permutation import Numbers
 from tfprep.load.order.samplers import Sampler, StratifiedSampler, UniformSampler, WeightedSampler
-from tfprep.load.order.where import NO_CLASS_NAMES, column_names, rows_where
-from tfprep.load.reader.table import RecordTable
-
-
-@dataclass(frozen=True)
-class SplitRows:
-    """All samples of a split, or those with the numbers `rows`; `share` is their share of a mix.
-
-    `training` says what they are for; None for what the split's name says.
-    """
-
-    dataset: Dataset
-    split: str
-    rows: Numbers | None = None
-    share: float | None = None
-    training: bool | None = None
-
-    @property
-    def name(self) -> str:
-        """The names of the dataset and of the split."""
-        return f"{self.dataset.name}/{self.split}"
-
-    @cached_property
-    def samples(self) -> int:
-        """The number of samples of the split."""
-        return self.dataset.split(self.split).samples
-
-    @cached_property
-    def variants(self) -> int:
-        """The number of variants of each sample."""
-        return self.dataset.split(self.split).variants
-
-    @property
-    def label(self) -> str | None:
-        """The field that the index's column `label` holds: the first label stored."""
-        labels = [name for name, spec in self.dataset.fields.items() if spec.kind == "label"]
-        return labels[0] if labels else None
-
-
-def table_rows(sources: Sequence[SplitRows], table: RecordTable) -> Numbers | None:
-    """The rows of the table that the sources name; None where that is all of them."""
-    if all(source.rows is None for source in sources):
-        return None
-    rows = [
-        first + (np.arange(source.samples) if source.rows is None else source.rows)
-        for first, source in zip(table.first_row, sources, strict=False)
-    ]
-    return np.concatenate(rows).astype(np.int64)
+from tfprep.load.order.where import class_number, column_names, rows_where
+from tfprep.load.reader.table import RecordTable, SplitRows
 
 
 def common_specs(sources: Sequence[SplitRows]) -> Mapping[str, FieldSpec]:
@@ -165,11 +117,9 @@ class Selection(NamedTuple):
     buckets: tuple[int, ...] = ()
 
 
-def select(
-    sources: Sequence[SplitRows], table: RecordTable, options: LoaderOptions, *, training: bool, least: int
-) -> Selection:
+def select(table: RecordTable, options: LoaderOptions, least: int) -> Selection:
     """The selection for these options; a bucket has at least `least` samples, or none."""
-    class_names, rows = sources[0].dataset.class_names, table_rows(sources, table)
+    sources, class_names, rows = table.parts, table.parts[0].dataset.class_names, table.rows
     columns = set() if options.where is None else column_names(options.where)
     if "label" in columns | {options.balance} or isinstance(options.weights, Mapping):
         check_class_names(sources, {source.label for source in sources if source.label is not None})
@@ -185,7 +135,7 @@ def select(
         raise LoaderError(f"{' and '.join(rules)} both say how often a sample comes; choose one")
     if rules and options.order == "sequential":
         raise LoaderError(f"{rules[0]} draws samples in a random order; leave order='sequential' out")
-    if rules and not training:
+    if rules and not options.training:
         raise LoaderError(f"{rules[0]} is for training; with training=False every sample is read once")
     if options.balance is not None:
         # Every class that occurs equally often, rounded up; an epoch is about as long as without `balance`.
@@ -208,7 +158,7 @@ def select(
         return Selection(UniformSampler(table.samples if rows is None else len(rows)), rows)
     # Each part in proportion to its share, exactly in every epoch, which is as long as all parts together.
     numbers = np.arange(table.samples) if rows is None else rows
-    part = np.searchsorted(table.first_row, numbers, "right") - 1
+    part = table.part_of(numbers)
     sizes = tuple(np.bincount(part, minlength=len(shares)).tolist())
     sampler = StratifiedSampler(sizes, _apportion(len(numbers), shares), options.seed)
     return Selection(sampler, numbers[np.argsort(part, kind="stable")].astype(np.int64))
@@ -277,10 +227,7 @@ def _weights(
 
 def _class_number(name: Any, class_names: Sequence[str]) -> int:
     if isinstance(name, str):
-        if name not in class_names:
-            known = f"there are {', '.join(class_names)}" if class_names else NO_CLASS_NAMES
-            raise LoaderError(f"there is no class {name!r}; {known}")
-        return class_names.index(name)
+        return class_number(name, class_names)
     # pandas and NumPy count labels of floats by 0.0 and 1.0.
     if isinstance(name, bool) or not isinstance(name, int | float | np.integer) or name % 1:
         raise LoaderError(f"weights name classes by their names or whole numbers, not by {name!r}")

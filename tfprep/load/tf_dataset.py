@@ -23,7 +23,8 @@ from tfprep.load.budget import budget_bytes
 from tfprep.load.options import LoaderOptions, ShuffleBuffer
 from tfprep.load.order.samplers import used_variants
 from tfprep.load.outputs import EXTRA, Output, Outputs, resolve
-from tfprep.load.selection import SplitRows, added_fields, common_specs, is_training
+from tfprep.load.reader.table import SplitRows
+from tfprep.load.selection import added_fields, common_specs, is_training
 from tfprep.storage.urls import scheme_of
 
 TAKEN = (

@@ -32,9 +32,9 @@ class ThreadState:
     since: float = field(default_factory=time.monotonic)
     is_linked: bool = False
     """A worker process does the work, and counts the time."""
-    records: int = 0
-    bytes: int = 0
-    cached: int = 0
+    records_read: int = 0
+    records_cached: int = 0
+    bytes_read: int = 0
     read_s: float = 0.0
     decode_s: float = 0.0
     idle_s: float = 0.0
@@ -70,7 +70,7 @@ class ThreadState:
 
     def add(self, nbytes: int, read_s: float, decode_s: float, idle_s: float) -> None:
         """Add what a worker process has read, in bytes, and how many seconds it has read, decoded and had no work."""
-        self.bytes += nbytes
+        self.bytes_read += nbytes
         self.read_s += read_s
         self.decode_s += decode_s
         self.idle_s += idle_s

@@ -26,8 +26,9 @@ def test_samples_show_their_variants_equally_often(sampler, variants):
     """The n-th time that a sample is drawn is its pass n, so rotation shows all variants equally often, even in an epoch."""
     schedule = BatchSchedule(SAMPLERS[sampler], seed=2, batch_size=16, counts=variants)
     seen = np.zeros((80, variants), int)
-    for picked in schedule.batch_indices(range(5 * 60)):  # 60 epochs.
-        np.add.at(seen, (picked.row, picked.variant), 1)
+    for positions in schedule.positions(range(5 * 60)):  # 60 epochs.
+        samples = schedule.at(positions)
+        np.add.at(seen, (samples.row, samples.variant), 1)
     assert seen.sum() == 60 * 80
     assert (seen.max(axis=1) - seen.min(axis=1) <= 1).all()
 

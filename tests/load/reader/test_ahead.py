@@ -17,7 +17,7 @@ from tfprep.builder import BuildOptions
 from tfprep.errors import RecordError, StalledPipelineError, StorageError
 from tfprep.load.options import LoaderOptions
 from tfprep.load.pipeline import Pipeline
-from tfprep.load.reader import ahead
+from tfprep.load.reader import files
 from tfprep.storage.store import open_store
 
 pytest.importorskip("obstore")
@@ -53,19 +53,19 @@ def test_batches_equal_those_of_the_folder(data, url, s3, order):
 @pytest.mark.parametrize("order", ORDERS)
 def test_the_requests_cover_what_is_read_and_no_more(photos, order, monkeypatch):
     """Computed record by record from the index."""
-    monkeypatch.setattr(ahead, "GAP_BYTES", 0)
+    monkeypatch.setattr(files, "GAP_BYTES", 0)
     options = LoaderOptions(batch_size=7, seed=3, cache=False, **ORDERS[order])
     pipeline = Pipeline(tfprep.open(copy_in_memory(photos)).subset("train").sources, options)
     table = pipeline.plan.table
     for step in range(min(20, pipeline.schedule.steps or 20)):
-        (indices,) = pipeline.schedule.batch_indices([step])
-        records = table.record(indices.row, indices.variant)
+        (rows,) = pipeline.assembler.rows_of([step])
+        records = table.record(rows["sample"], rows["variant"])
         places = table.locate(records, ["offset", "size"])
         starts = zip(table.file_of(records).tolist(), places["offset"].tolist(), strict=True)
         needed = dict(zip(starts, places["size"].tolist(), strict=True))
         for request_bytes in (2_000, 1 << 20):
-            monkeypatch.setattr(ahead, "REQUEST_BYTES", request_bytes)
-            ranges = ahead.ranges_of(pipeline.assembler, pipeline.assembler.locate([indices])[0])
+            monkeypatch.setattr(files, "REQUEST_BYTES", request_bytes)
+            ranges = files.ranges_of(pipeline.assembler.byte_spans(rows))
             assert all(part.stop - part.start <= request_bytes + max(needed.values()) for part in ranges)
             assert sum(part.stop - part.start for part in ranges) == sum(needed.values())  # none twice
             for (file, start), size in needed.items():

@@ -117,14 +117,14 @@ def test_an_error_in_planning_ends_the_wait_at_once(data, monkeypatch, from_step
     """Batches that were planned earlier may still arrive; no call waits for `timeout_s`."""
     loader = data.numpy_loader("train", 8, timeout_s=600, prefetch=2).repeat()
     schedule = type(loader.pipeline.schedule)
-    real = schedule.batch_indices
+    real = schedule.positions
 
     def fail(self, steps):
         if steps[0] >= from_step:
             raise MemoryError("no room for a plan")
         return real(self, steps)
 
-    monkeypatch.setattr(schedule, "batch_indices", fail)
+    monkeypatch.setattr(schedule, "positions", fail)
     with pytest.raises(MemoryError, match="no room for a plan"):
         list(loader)
 

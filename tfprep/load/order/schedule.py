@@ -31,8 +31,8 @@ Remainder: TypeAlias = Literal["keep", "drop"]
 MOST_EPOCHS = 1 << 32
 
 
-class BatchIndices(NamedTuple):
-    """The records to read: for each sample of a batch its `row` in the table, its `variant`, and its `position` in the run."""
+class Samples(NamedTuple):
+    """The samples to read: the `row` of each in the table, its `variant`, and its `position` in the run."""
 
     row: Numbers
     variant: Numbers
@@ -52,7 +52,7 @@ SINGLE = Hosts()
 
 @dataclass(frozen=True)
 class BatchSchedule:
-    """Maps steps to batch indices.
+    """Maps steps to samples.
 
     Batches have forms, which are numbered: the sizes to which geometry resizes (`View.forms`). With `buckets`, the form of a
     batch is the bucket of its samples, and otherwise it holds from one of the epochs `since` on.
@@ -182,8 +182,8 @@ class BatchSchedule:
         bucket = np.searchsorted(ends, step, "right")
         return bucket, step - (ends - self._batches)[bucket]
 
-    def batch_indices(self, steps: Sequence[int]) -> list[BatchIndices]:
-        """The batch indices of these steps on this host. Several steps at once cost hardly more than one."""
+    def positions(self, steps: Sequence[int]) -> list[Numbers]:
+        """The positions in the run of the samples of each step on this host."""
         whole_start, whole_stop = self._global_spans(steps)
         start, stop = self._part(whole_start, whole_stop)
         positions = [np.arange(first, last) for first, last in zip(start.tolist(), stop.tolist(), strict=True)]
@@ -191,17 +191,12 @@ class BatchSchedule:
             partner = np.where(stop == whole_stop, whole_start, stop)
             for number in np.flatnonzero((start < stop) & (stop - start < whole_stop - whole_start)).tolist():
                 positions[number] = np.append(positions[number], partner[number])
-        row, variant, position = self.at(np.concatenate(positions))
-        ends = np.cumsum([len(each) for each in positions]).tolist()
-        return [
-            BatchIndices(row[start:end], variant[start:end], position[start:end])
-            for start, end in zip([0, *ends[:-1]], ends, strict=True)
-        ]
+        return positions
 
     # --- samples at positions -------------------------------------------------------------------------------------------
 
-    def at(self, position: Numbers) -> BatchIndices:
-        """The batch indices at these positions of the run."""
+    def at(self, position: Numbers) -> Samples:
+        """The samples at these positions of the run. Those of several steps at once cost hardly more than those of one."""
         epoch, _, number, variant = self._numbers(position)
         sample, passes = self.sampler.samples(words(number), words(epoch))
         row = self._row(sample)
@@ -209,7 +204,7 @@ class BatchSchedule:
             group = row if self.groups is None else self.groups[row]
             count = self.counts if isinstance(self.counts, int) else self.counts[row]
             variant = variants_of(self.variants, self.seed, group, passes, count).astype(np.int64)
-        return BatchIndices(row, variant, position)
+        return Samples(row, variant, position)
 
     def _numbers(self, position: Numbers) -> tuple[Numbers, Numbers, Numbers, Numbers]:
         """(epoch, bucket, number in the sampler, variant of "all") at these positions.

@@ -16,11 +16,11 @@ from tfprep.load.budget import PREFETCH_FROM_MEMORY, row_bytes
 from tfprep.load.mixing import mix_batch
 from tfprep.load.options import OnBad
 from tfprep.load.order.permutation import Numbers
-from tfprep.load.order.schedule import BatchIndices
+from tfprep.load.order.schedule import Samples
 from tfprep.load.outputs import Output
 from tfprep.load.plan import LoaderPlan
-from tfprep.load.reader.files import Fetched
-from tfprep.load.reader.rows import ByteSpans, Reading, RowReader, Rows, UnreadRow
+from tfprep.load.reader.files import ByteSpans, Fetched
+from tfprep.load.reader.rows import Reading, RowReader, Rows, UnreadRow
 from tfprep.load.reader.workers import WorkerPool
 from tfprep.load.slots import private_block
 from tfprep.load.threads import ThreadState
@@ -33,13 +33,11 @@ Then: TypeAlias = Callable[[BaseException | None], None]
 class Batch:
     """One step's arrays by output: [B, ...] where all samples have one shape, else a list of B arrays.
 
-    `located` says where its records are. Rows in `lost` stay empty; `attempts` counts the samples that were tried in place of a
-    row's own.
+    `rows` says what fills them. Rows in `lost` stay empty; `attempts` counts the samples that were tried in place of a row's own.
     """
 
     step: int
-    indices: BatchIndices
-    located: Rows
+    rows: Rows
     values: dict[str, Any]
     lost: list[int] = field(default_factory=list)
     attempts: dict[int, int] = field(default_factory=dict)
@@ -47,28 +45,22 @@ class Batch:
     """What was fetched from URLs for its rows."""
 
     @property
-    def rows(self) -> int:
-        return len(self.indices.row)
+    def samples(self) -> int:
+        """The number of samples that a full batch delivers."""
+        return len(next(iter(self.values.values())))
 
     @property
     def nbytes(self) -> int:
         return sum(value.nbytes for value in self.values.values() if isinstance(value, np.ndarray))
 
-    def cut_to(self, rows: int) -> None:
-        """Keep the first rows."""
-        self.values = {name: value[:rows] for name, value in self.values.items()}
-        self.indices = BatchIndices(*(column[:rows] for column in self.indices))
-
     def drop_lost(self) -> None:
         """Drop lost rows and shrink the arrays."""
-        kept = np.setdiff1d(np.arange(self.rows), self.lost)
+        kept = np.setdiff1d(np.arange(len(self.rows)), self.lost)
         for name, value in self.values.items():
             for to, row in enumerate(kept):
                 if to != row:
                     value[to] = value[row]
             self.values[name] = value[: len(kept)]
-        self.indices = BatchIndices(*(column[kept] for column in self.indices))
-        self.lost = []
 
 
 # --- decoded records --------------------------------------------------------------------------------------------------
@@ -201,23 +193,13 @@ class BatchAssembler:
     The first time that a record is read its checksums are compared, unless the option `verify` says otherwise.
     """
 
-    def __init__(
-        self,
-        plan: LoaderPlan,
-        imported: Sequence[bool],
-        bad: BadRecords,
-        cache: DecodedCache | None,
-        *,
-        cold: bool = False,
-    ) -> None:
-        """`imported`: see `Reading`. `cold`: the page cache cannot hold all files, so the system is told in every epoch
-        what comes next."""
+    def __init__(self, plan: LoaderPlan, bad: BadRecords, cache: DecodedCache | None) -> None:
         self._plan, self._table, self._indexed, self._bad, self._cache = plan, plan.table, plan.indexed, bad, cache
+        imported = [flag for table in plan.tables.values() for flag in table.imported]
         parts = list(plan.parts_in.values())
-        self.reading = Reading(plan.files, imported, parts, plan.placed, plan.augmentation, cold)
+        self.reading = Reading(plan.files, imported, parts, plan.placed, plan.augmentation, announce=plan.is_cold)
         self.reader = RowReader(self.reading)
         self._verified = np.full(plan.table.records, plan.options.verify == "never", np.uint8)
-        self._channels_first = [] if plan.options.layout == "NHWC" else plan.rasters_with_channels
 
     @property
     def prefetch(self) -> int:
@@ -239,21 +221,21 @@ class BatchAssembler:
 
     # --- where the records are ----------------------------------------------------------------------------------------
 
-    def locate(self, batches: Sequence[BatchIndices]) -> list[Rows]:
-        """Return where all records of these batches are. Many batches at once cost hardly more than one."""
-        sizes = [len(indices.row) for indices in batches]
-        whole = BatchIndices(*(np.concatenate(column) for column in zip(*batches, strict=True)))
-        located = self.located(whole, np.concatenate([np.arange(size) for size in sizes]))
-        ends = np.cumsum(sizes).tolist()
-        return [located.take(slice(start, end)) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+    def rows_of(self, steps: Sequence[int]) -> list[Rows]:
+        """The rows of the batch of each step. Many steps at once cost hardly more than one."""
+        schedule = self._plan.schedule
+        positions = schedule.positions(steps)
+        sizes = [len(position) for position in positions]
+        rows = self.located(schedule.at(np.concatenate(positions)), np.concatenate([np.arange(size) for size in sizes]))
+        return [Rows(table) for table in np.split(rows.table, np.cumsum(sizes)[:-1], axis=1)]
 
-    def located(self, indices: BatchIndices, numbers: Numbers) -> Rows:
-        """Return where the records of these rows of a batch are; `numbers` are those of the rows."""
-        records = self._table.record(indices.row, indices.variant)
+    def located(self, samples: Samples, numbers: Numbers) -> Rows:
+        """These samples as rows of a batch, of these numbers, with the places of their records."""
+        records = self._table.record(samples.row, samples.variant)
         has_label = "label" in self._indexed.values()
         rows = Rows(np.zeros((self.reader.columns, len(records)), np.int64))
-        rows["row"][:], rows["record"][:], rows["position"][:] = numbers, records, indices.position
-        rows["form"][:] = self._plan.schedule.forms_at(indices.position)
+        rows.table[: len(samples) + 1] = numbers, *samples  # row, sample, variant, position
+        rows["record"][:], rows["form"][:] = records, self._plan.schedule.forms_at(samples.position)
         rows["verify"][:] = 1 if self._plan.options.verify == "always" else 1 - self._verified[records]
         first_file = 0
         for place, table in zip(self.reader.places, self._plan.tables.values(), strict=True):
@@ -274,7 +256,7 @@ class BatchAssembler:
     ) -> None:
         """Fill the rows [start, stop), in this thread or by a pool, then those that replace bad ones, and call `then`."""
         try:
-            rows = self._not_cached(batch, batch.located.take(slice(start, stop)), state)
+            rows = self._not_cached(batch, batch.rows.take(slice(start, stop)), state)
         except BaseException as error:
             then(error)
         else:
@@ -295,9 +277,9 @@ class BatchAssembler:
         if mixing is not None:
             start, stop = self._plan.schedule.span(batch.step)  # of all rows but a partner after them
             mix_batch(batch.values, mixing, start, stop)
-            if mixing.mixes_samples:
-                batch.cut_to(stop - start)
-        for name in self._channels_first:
+            if mixing.mixes_samples:  # the partner goes
+                batch.values = {name: value[: stop - start] for name, value in batch.values.items()}
+        for name in self._plan.channels_first:
             batch.values[name] = _channels_first(batch.values[name])
 
     def _not_cached(self, batch: Batch, rows: Rows, state: ThreadState) -> Rows:
@@ -307,14 +289,13 @@ class BatchAssembler:
         self._look_up(batch, rows)
         cache = self._cache  # `close` may take it away at any time
         if not self.reader.fields:  # the index has it all
-            held = np.ones(len(rows), bool)
-        elif cache is None:
+            state.records_read += len(rows)
+            return rows.take(slice(0))
+        if cache is None or not (held := cache.holds(rows["record"])).any():
             return rows
-        elif (held := cache.holds(rows["record"])).any():
-            state.enter("read")
-            cache.copy(rows.take(held), batch.values)
-            state.cached += int(np.count_nonzero(held))
-        state.records += int(np.count_nonzero(held))
+        state.enter("read")
+        cache.copy(rows.take(held), batch.values)
+        state.records_cached += int(np.count_nonzero(held))
         return rows.take(~held)
 
     def _read(self, batch: Batch, rows: Rows, state: ThreadState, then: Then, pool: WorkerPool | None) -> None:
@@ -344,7 +325,7 @@ class BatchAssembler:
 
     def _completed(self, batch: Batch, rows: Rows, unread: Sequence[UnreadRow], state: ThreadState) -> Rows:
         """Take over rows that were filled, all but the `unread` ones; return what to read instead of those."""
-        state.records += len(rows) - len(unread)
+        state.records_read += len(rows) - len(unread)
         filled, cache = rows, self._cache
         if unread:
             filled = rows.take(np.delete(np.arange(len(rows)), [failure.number for failure in unread]))
@@ -353,8 +334,7 @@ class BatchAssembler:
             cache.keep(filled, batch.values)
         replacements = [rows.table[:, :0]]
         for failure in unread:
-            row, record = int(rows["row"][failure.number]), int(rows["record"][failure.number])
-            replacement = self._replacement(batch, row, record, failure.reason)
+            replacement = self._replacement(batch, rows.take([failure.number]), failure.reason)
             replacements += [] if replacement is None else [replacement.table]
         return Rows(np.concatenate(replacements, axis=1))
 
@@ -363,36 +343,35 @@ class BatchAssembler:
         places = rows["row"]
         for name, what in self._indexed.items():
             if what == "variant":
-                batch.values[name][places] = batch.indices.variant[places]
+                batch.values[name][places] = rows["variant"]
             elif what == "label":
                 batch.values[name][places] = rows["label"]
             else:
-                keys = self._table.column("key").take(batch.indices.row[places]).to_pylist()
+                keys = self._table.column("key").take(rows["sample"]).to_pylist()
                 batch.values[name][places] = [key.encode("utf-8", "surrogateescape") for key in keys]
 
-    def _replacement(self, batch: Batch, row: int, record: int, reason: str) -> Rows | None:
-        """Return another sample for a row whose record cannot be read; None if the policy drops the row.
+    def _replacement(self, batch: Batch, unread: Rows, reason: str) -> Rows | None:
+        """Return another sample for a row that cannot be read; None if the policy drops the row.
 
         Raises:
             RecordError: By the policy, bad records are errors.
             LoaderError: `ATTEMPTS` other samples, one after another, cannot be read either.
         """
-        bad, sample = self._bad, int(batch.indices.row[row])
-        table, key = self._table, self._table.key(sample)
-        offset = int(table.locate(np.array([record]), ["offset"])["offset"][0])
-        path, number = str(table.files[int(table.file_of(record))]), table.number_in_file(record)
-        error = RecordError(f"{reason} (key {key!r})", path=path, record=number, offset=offset)
+        bad, table = self._bad, self._table
+        row, sample, position, record = (int(unread[name][0]) for name in ("row", "sample", "position", "record"))
+        (file,), (offset,), _ = unread.place
+        key, path, number = table.key(sample), str(table.files[file]), table.number_in_file(record)
+        error = RecordError(f"{reason} (key {key!r})", path=path, record=number, offset=int(offset))
         if bad.on_bad == "raise":
             raise error
         bad.note(record, key, error, is_first=row not in batch.attempts)
         if not self._plan.training:
             batch.lost.append(row)
             return None
-        position = int(batch.indices.position[row])
         while (attempt := batch.attempts.get(row, 0)) < ATTEMPTS:
             batch.attempts[row] = attempt + 1
-            batch.indices.row[row] = self._plan.schedule.substitute(position, attempt)
-            rows = self.located(BatchIndices(*(column[row : row + 1] for column in batch.indices)), np.array([row]))
+            other = np.array([self._plan.schedule.substitute(position, attempt)])
+            rows = self.located(Samples(other, unread["variant"], unread["position"]), unread["row"])
             if not bad.known(int(rows["record"][0])):
                 self._look_up(batch, rows)
                 return rows

@@ -27,7 +27,7 @@ from tfprep.fields import RASTER_KINDS, Array, FieldSpec, Sample, Size, stored_n
 from tfprep.load.augmentation import Augmentation
 from tfprep.load.order.permutation import Numbers
 from tfprep.load.outputs import PADDING, Output, channels_of
-from tfprep.load.reader.files import Files
+from tfprep.load.reader.files import ByteSpans, Files
 from tfprep.load.threads import ThreadState
 from tfprep.optional import HAS_OPENCV, cv2
 from tfprep.records import Frame, check_frame, unpack
@@ -36,7 +36,7 @@ from tfprep.records.framing import FOOTER_BYTES, HEADER_BYTES
 
 # --- which rows -------------------------------------------------------------------------------------------------------
 
-COLUMNS = ("row", "position", "form", "record", "label", "verify")
+COLUMNS = ("row", "sample", "variant", "position", "form", "record", "label", "verify")
 """The columns of `Rows` before those of the places."""
 ROW, POSITION, FORM, VERIFY = (COLUMNS.index(name) for name in ("row", "position", "form", "verify"))
 PLACE = ("offset", "size", "payload_crc")
@@ -52,8 +52,9 @@ class Rows:
     """Some rows of a batch and where their records are: int64 [columns, rows].
 
     The columns are those of `COLUMNS`, then for each `Place` the number of the file, those of `PLACE`, and the offset and the
-    size of each field. `position` is that of the sample in the run, `form` the number of the batch's size; `label` is the one
-    that the index holds, 0 if it is not wanted; `verify` is 1 where checksums are to be compared.
+    size of each field. `row` is the place in the batch; `sample` is the row of the table, whose `variant` is read at `position`
+    of the run; `form` is the number of the batch's size; `label` is the one that the index holds, 0 if it is not wanted;
+    `verify` is 1 where checksums are to be compared.
     """
 
     table: Numbers
@@ -81,15 +82,6 @@ class UnreadRow(NamedTuple):
 
     number: int
     reason: str
-
-
-class ByteSpans(NamedTuple):
-    """Bytes of records: for each span the row's number, the file, and the span [start, stop)."""
-
-    row: Numbers
-    file: Numbers
-    start: Numbers
-    stop: Numbers
 
 
 # --- a field, from its bytes into its output --------------------------------------------------------------------------
@@ -356,8 +348,8 @@ class Reading:
 
     Attributes:
         paths: The files.
-        imported: Whether each file is a local one of another tool, which may write to it: the checksum of a record is compared
-            at each reading.
+        imported: Whether each file is one of another tool, which may write to it: the checksum of a record is compared at each
+            reading, but not at a URL, where another object is noticed.
         parts: The fields that are read, from each of a sample's records: that of the dataset, and those of added fields.
         placed: With an `augmentation`, the parts that fill outputs.
         augmentation: What happens to each sample.
@@ -402,7 +394,8 @@ class RowReader:
     """Fills rows. Called by many threads at once, each with a state of its own."""
 
     def __init__(self, reading: Reading) -> None:
-        self.files, self._announce, self._imported = Files(reading.paths), reading.announce, reading.imported
+        self.files, self._announce = Files(reading.paths), reading.announce
+        self._may_change = (np.array(reading.imported, bool) & ~self.files.remote).tolist()
         self.places: list[Place] = []
         self.columns = len(COLUMNS)
         """The number of columns of `Rows`."""
@@ -468,9 +461,9 @@ class RowReader:
     ) -> Mapping[str, Array]:
         """Return the bytes of each field, valid until the next call; raw fields are read into their rows instead."""
         number, offset, size, crc = cells[place.first : place.first + 4]
-        verify = cells[VERIFY] or self._imported[number]
+        verify = cells[VERIFY] or self._may_change[number]
         if verify or place.whole:
-            state.bytes += size
+            state.bytes_read += size
             frame = self.files.read(number, offset, state.room(size, "record"), state.fetched)
             if verify:
                 check_frame(frame, self.files.paths[number], Frame(offset, size), payload_crc=crc)
@@ -479,7 +472,7 @@ class RowReader:
         spans, first, last, wanted = [], offset + size, offset, 0
         for name, at in place.spans:
             start, length = cells[at], cells[at + 1]
-            state.bytes += length
+            state.bytes_read += length
             if name in place.direct and not self.files.remote[number]:
                 target = values[place.direct[name]][cells[ROW], ...]
                 if length == target.nbytes:

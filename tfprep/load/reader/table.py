@@ -1,4 +1,4 @@
-"""Places of the bytes of every sample: rows of `locations.bin`, or columns of the index where there is no such file.
+"""The samples of splits, and where the bytes of their records are: rows of `locations.bin`.
 
 A table is made of one split, or of several of different datasets, one after another. A *row* is a sample, a *record* one of
 its variants: records are numbered by part, then variant, then row, so that a variant's records are consecutive.
@@ -7,7 +7,8 @@ its variants: records are numbered by part, then variant, then row, so that a va
 from __future__ import annotations
 
 import difflib
-import threading
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tfprep.dataset import Dataset, FileInfo, SplitInfo
+from tfprep.dataset import Dataset, SplitInfo
 from tfprep.dataset.locations import Locations
 from tfprep.errors import LoaderError
 from tfprep.fields import Array
@@ -28,12 +29,24 @@ _TOLD = ("key", "label", "shard", "height", "width")
 
 
 @dataclass(frozen=True)
-class TableSplit:
-    """Part of a table from one split of one dataset: all its samples, in the variants that are read, which follow each other."""
+class SplitRows:
+    """All samples of a split, or those with the numbers `rows`; `share` is their share of a mix.
+
+    `training` says what they are for; None for what the split's name says. `read` are the variants that are read, which follow
+    each other: a plan chooses them.
+    """
 
     dataset: Dataset
     split: str
-    variants: tuple[int, ...]
+    rows: Numbers | None = None
+    share: float | None = None
+    training: bool | None = None
+    read: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The names of the dataset and of the split."""
+        return f"{self.dataset.name}/{self.split}"
 
     @cached_property
     def info(self) -> SplitInfo:
@@ -42,11 +55,19 @@ class TableSplit:
 
     @property
     def samples(self) -> int:
+        """The number of samples of the split."""
         return self.info.samples
 
     @property
-    def records(self) -> int:
-        return self.samples * len(self.variants)
+    def variants(self) -> int:
+        """The number of variants of each sample."""
+        return self.info.variants
+
+    @property
+    def label(self) -> str | None:
+        """The field that the index's column `label` holds: the first label stored."""
+        labels = [name for name, spec in self.dataset.fields.items() if spec.kind == "label"]
+        return labels[0] if labels else None
 
 
 Columns = dict[str, Array]
@@ -54,20 +75,26 @@ Columns = dict[str, Array]
 
 
 class RecordTable:
-    """The samples of the parts, in the order of the records on disk. Their places are mapped when they are first asked for."""
+    """The samples of all these splits, in the order of the records on disk. Their places are mapped when they are first asked
+    for.
 
-    def __init__(self, parts: Sequence[TableSplit]) -> None:
+    There is no lock, which a forked process could find locked: two threads may both map the same files.
+    """
+
+    def __init__(self, parts: Sequence[SplitRows]) -> None:
         self.parts = tuple(parts)
-        self.first_row = np.cumsum([0] + [part.samples for part in parts])
-        self._first_record = np.cumsum([0] + [part.records for part in parts])
+        self._first_variant = np.array([part.read[0] for part in parts])
+        self._samples = np.array([part.samples for part in parts])
+        self.first_row = np.cumsum([0, *self._samples])
+        self._first_record = np.cumsum([0] + [part.samples * len(part.read) for part in parts])
         self.samples, self.records = int(self.first_row[-1]), int(self._first_record[-1])
-        self._lock = threading.Lock()
         self._locations: list[Locations] | None = None
         self._columns: dict[str, pa.ChunkedArray] = {}
-        files = [(part, info) for part in parts for variant in part.variants for info in part.info.files[variant]]
-        self.infos: list[FileInfo] = [info for _, info in files]
+        files = [(part, info) for part in parts for variant in part.read for info in part.info.files[variant]]
         self.files: list[Path] = [part.dataset.shard_path(info) for part, info in files]
-        self.file_ends: Numbers = np.cumsum([info.records for info in self.infos])
+        self.imported = [part.dataset.manifest.imported is not None for part, _ in files]
+        self.shard_bytes = sum(info.bytes for _, info in files)
+        self.file_ends: Numbers = np.cumsum([info.records for _, info in files])
         """For each file the number of the first record after it: int64 [files]."""
 
     def file_of(self, records: Any) -> Numbers:
@@ -77,13 +104,11 @@ class RecordTable:
 
     def read(self) -> list[Locations]:
         """The records' places of each part, mapped or read when this is first called. DatasetError where they are damaged."""
-        with self._lock:
-            if self._locations is None:
-                self._locations = [
-                    part.dataset.locations(part.split, range(part.variants[0], part.variants[-1] + 1))
-                    for part in self.parts
-                ]
-            return self._locations
+        if self._locations is None:
+            self._locations = [
+                part.dataset.locations(part.split, range(part.read[0], part.read[-1] + 1)) for part in self.parts
+            ]
+        return self._locations
 
     def locate(self, records: Numbers, names: Sequence[str]) -> Columns:
         """Return where records are.
@@ -110,22 +135,48 @@ class RecordTable:
         return {name: np.concatenate([columns[name] for columns in by_part])[back] for name in names}
 
     @property
+    def fingerprint(self) -> str:
+        """A digest of what the shards of the splits hold: name, records and content of each.
+
+        Imported ones have the checksum of their rows in `locations.bin` for their content.
+        """
+        return digest(
+            [
+                [
+                    [file.name, file.records, file.sha256 or crc]
+                    for files, crcs in zip(part.info.files, part.info.rows_crc32c, strict=True)
+                    for file, crc in zip(files, crcs, strict=True)
+                ]
+                for part in self.parts
+            ]
+        )
+
+    @property
     def nbytes(self) -> int:
         """Memory that the places take: 0 before they are read, and 0 where a file is mapped."""
         return sum(locations.nbytes for locations in self._locations or ())
 
+    @property
+    def rows(self) -> Numbers | None:
+        """The rows that the splits name; None where that is all of them."""
+        if all(part.rows is None for part in self.parts):
+            return None
+        rows = [
+            first + (np.arange(part.samples) if part.rows is None else part.rows)
+            for first, part in zip(self.first_row, self.parts, strict=False)
+        ]
+        return np.concatenate(rows).astype(np.int64)
+
+    def part_of(self, row: Numbers) -> Numbers:
+        """The number in `parts` of each row's split."""
+        parts: Numbers = np.searchsorted(self.first_row, row, "right") - 1
+        return parts
+
     def record(self, row: Numbers, variant: Numbers) -> Numbers:
         """The record of each row's variant."""
-        if len(self.parts) == 1:
-            part = self.parts[0]
-            record: Numbers = _slot(part, variant) * part.samples + row
-            return record
-        number = np.searchsorted(self.first_row, row, "right") - 1
-        records = np.empty_like(row)
-        for at, part in enumerate(self.parts):
-            mine = number == at
-            inside = row[mine] - self.first_row[at]
-            records[mine] = self._first_record[at] + _slot(part, variant[mine]) * part.samples + inside
+        part = self.part_of(row)
+        inside = (variant - self._first_variant[part]) * self._samples[part] + row - self.first_row[part]
+        records: Numbers = self._first_record[part] + inside
         return records
 
     def column(self, name: str) -> pa.ChunkedArray:
@@ -146,6 +197,11 @@ class RecordTable:
         return record - (int(self.file_ends[file - 1]) if file else 0)
 
 
+def digest(value: Any) -> str:
+    """A short digest of a value in the types of JSON."""
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
+
+
 def _columns(rows: Array, names: Sequence[str]) -> Columns:
     """These columns of rows of `locations.bin`; offsets are those in the shard."""
     offset = rows["offset"].astype(np.int64)
@@ -155,14 +211,7 @@ def _columns(rows: Array, names: Sequence[str]) -> Columns:
     }
 
 
-def _slot(part: TableSplit, variant: Any) -> Any:
-    """The place of a variant among those that are read."""
-    if part.variants == tuple(range(len(part.variants))):
-        return variant
-    return np.searchsorted(np.array(part.variants), variant)
-
-
-def _column(part: TableSplit, name: str) -> pa.ChunkedArray:
+def _column(part: SplitRows, name: str) -> pa.ChunkedArray:
     index = part.dataset.index(part.split, 0, [name])
     if name in index.column_names:
         return index.column(name)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from tfprep.codecs.raw import require_bfloat16
 from tfprep.errors import BuildError, LoaderError
-from tfprep.load.budget import SPARE_TASKS, check_sendable
+from tfprep.load.budget import SPARE_TASKS
 from tfprep.load.outputs import Output
 from tfprep.load.reader.rows import Reading, RowReader, Rows, UnreadRow, stop_opencv_threads
 from tfprep.load.slots import MappedMemory, SharedMemory
@@ -108,8 +108,8 @@ def open_worker(setup: Setup) -> Work:
         except BaseException as error:
             return Outcome(error=sendable_error(error, RuntimeError))
         state.enter("waiting for work")
-        counts = state.bytes, state.read_s, state.decode_s, state.idle_s
-        state.bytes, state.read_s, state.decode_s, state.idle_s = 0, 0.0, 0.0, 0.0
+        counts = state.bytes_read, state.read_s, state.decode_s, state.idle_s
+        state.bytes_read, state.read_s, state.decode_s, state.idle_s = 0, 0.0, 0.0, 0.0
         return Outcome(unread, sent, counts=counts)
 
     return work
@@ -141,8 +141,6 @@ class WorkerPool(Pool):
     """
 
     def __init__(self, setup: Setup, memory: SharedMemory, processes: int) -> None:
-        """Raises an error where the setup cannot be sent to another process."""
-        check_sendable(setup)
         super().__init__(ENTRY, setup, processes, threads=setup.threads, ahead=SPARE_TASKS, pass_fds=(setup.memory,))
         self._setup, self._memory = setup, memory
         self.tasks = processes * (setup.threads + SPARE_TASKS)
