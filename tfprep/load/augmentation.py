@@ -7,7 +7,7 @@ threads, and a resumed run draws the same (`generator_at`). With training=False 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import partial
 from math import prod
@@ -139,14 +139,12 @@ def derived_specs(
     """
     colored = any(source.read != (0,) and _colors(source.dataset.manifest.recipe) for source in sources)
     stored = {name: spec for name, spec in specs.items() if "/" not in name and name not in derived}
-    needed: set[str] = set()
-    for source in sources:
-        try:
-            check_inputs(
-                derived, {n: spec.kind for n, spec in stored.items()}, source.dataset.manifest.recipe.get("fill", {})
-            )
-        except RecipeError as error:
-            raise LoaderError(str(error)) from None
+    kinds, needed = {name: spec.kind for name, spec in stored.items()}, set[str]()
+    try:
+        for source in sources:
+            check_inputs(derived, kinds, source.dataset.manifest.recipe.get("fill", {}))
+    except RecipeError as error:
+        raise LoaderError(str(error)) from None
     for number, (name, one) in enumerate(derived.items()):
         before = [*derived][:number]
         reads = reads_of(one)
@@ -155,7 +153,7 @@ def derived_specs(
                 f"derive: '{name}' reads '{missing[0]}', which is not stored; there are {', '.join([*stored, *before])}"
             )
         mine = stored.keys() if reads is None else reads - {*before}
-        images = [field for field in mine if stored[field].kind == "image"]
+        images = [field for field in mine if kinds[field] == "image"]
         if images and colored:
             own = f" If the function does not read it, say so: derive.Own(function, reads=[...]) for '{name}'."
             raise LoaderError(
@@ -165,14 +163,13 @@ def derived_specs(
         needed |= mine
     try:
         sample = next(iter(sources[0].dataset.samples(sources[0].split, 0, [0], sorted(needed))))
-        stages = Stages({name: stored[name].kind for name in needed}, derive=derived)
+        stages = Stages({name: kinds[name] for name in needed}, derive=derived)
         made = stages.make(sample, lambda step: generator_at(0, step, 0))
     except (SampleError, BuildError) as error:
         raise LoaderError(f"derive: {error}") from error
-    size = next((stored[name].shape[:2] for name in sorted(needed) if stored[name].kind in RASTER_KINDS), None)
-    return {name: _spec_of(getattr(op, "kind", "map"), made[name], size) for name, op in derived.items()}, frozenset(
-        needed
-    )
+    size = next((stored[name].shape[:2] for name in sorted(needed) if kinds[name] in RASTER_KINDS), None)
+    made_specs = {name: _spec_of(getattr(op, "kind", "map"), made[name], size) for name, op in derived.items()}
+    return made_specs, frozenset(needed)
 
 
 def _spec_of(kind: Kind, value: Any, size: Sequence[int | None] | None) -> FieldSpec:
@@ -253,10 +250,10 @@ def _filled(
     augmentation: Augmentation,
     outputs: Outputs,
     specs: Mapping[str, FieldSpec],
-    moved: Collection[str],
-    lose_rows: Collection[str],
+    moved: set[str],
+    lose_rows: frozenset[str],
 ) -> Outputs:
-    """Return the outputs as rows are filled with them: those that differ between views once for each."""
+    """Return the outputs as rows are filled with them: those with `moved` fields once for each view."""
 
     def after(output: Output, view: View) -> Output:
         if not any(specs[name].kind in RASTER_KINDS for name in output.fields if name in specs):

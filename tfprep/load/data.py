@@ -103,9 +103,9 @@ class Loaders(ABC):
             MissingDependencyError: PyTorch is not installed.
         """
         require_package("torch", "torch_loader()", "numpy_loader() works without it")
-        from tfprep.load.torch_loader import TorchLoader
+        from tfprep.load.torch_loader import TorchLoader, torch_hosts
 
-        return TorchLoader(self._pipeline("torch_loader()", split, batch_size, options))
+        return TorchLoader(self._pipeline("torch_loader()", split, batch_size, options, torch_hosts))
 
     @with_options
     def keras_loader(
@@ -134,9 +134,9 @@ class Loaders(ABC):
 
         if keras.backend.backend() == "tensorflow":
             return self.loader(split, batch_size, **options)
-        from tfprep.load.keras_loader import KerasLoader
+        from tfprep.load.keras_loader import KerasLoader, keras_hosts
 
-        return KerasLoader(self._pipeline("keras_loader()", split, batch_size, options))
+        return KerasLoader(self._pipeline("keras_loader()", split, batch_size, options, keras_hosts))
 
     @with_options
     def jax_loader(
@@ -164,9 +164,9 @@ class Loaders(ABC):
             MissingDependencyError: JAX is not installed.
         """
         require_package("jax", "jax_loader()", "numpy_loader() works without it")
-        from tfprep.load.jax_loader import JaxLoader
+        from tfprep.load.jax_loader import JaxLoader, jax_hosts
 
-        return JaxLoader(self._pipeline("jax_loader()", split, batch_size, options), sharding, ahead)
+        return JaxLoader(self._pipeline("jax_loader()", split, batch_size, options, jax_hosts), sharding, ahead)
 
     def random_access(
         self,
@@ -233,7 +233,12 @@ class Loaders(ABC):
         checked = loader_options("batch_sampler()", batch_size, options, deciding("order", "part"))
         return BatchSampler(self.subset(split).sources, checked)
 
-    def _pipeline(self, call: str, split: str, batch_size: int, options: Mapping[str, Any]) -> Pipeline:
+    def _pipeline(
+        self, call: str, split: str, batch_size: int, options: Mapping[str, Any], hosts: Callable[[], Any] | None = None
+    ) -> Pipeline:
+        """`hosts` returns this process's part of every batch, where the options do not say it."""
+        if hosts is not None and options.get("hosts") is None:
+            options = {**options, "hosts": hosts()}
         return Pipeline(self.subset(split).sources, loader_options(call, batch_size, options))
 
 

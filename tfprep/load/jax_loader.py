@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from tfprep.errors import LoaderError
-from tfprep.load.loader import BatchPass, Loader, with_text
-from tfprep.load.options import LoaderOptions
+from tfprep.load.loader import BatchPass, Loader
 from tfprep.load.order.schedule import BatchSchedule
 from tfprep.load.outputs import Outputs
 from tfprep.load.pipeline import Pipeline
@@ -41,7 +40,7 @@ class JaxLoader(Loader):
             raise LoaderError(
                 f"ahead is the number of batches on the devices beyond the one in use, from 0, not {ahead!r}"
             )
-        super().__init__(pipeline.on_host(jax_hosts()))
+        super().__init__(pipeline)
         self._sharding, self._ahead = sharding, ahead
         check_elements(self.pipeline.outputs, "JAX")
         if sharding is not None:
@@ -53,10 +52,8 @@ class JaxLoader(Loader):
         return TransferredAhead(self.pipeline, self.progress, self._element, self._epochs, ahead=self._ahead)
 
     def _element(self, batch: Batch) -> Any:
-        values = with_text(batch.values)
-        return self.pipeline.outputs.pack(
-            {name: self._put(in_types_of_jax(value, name)) for name, value in values.items()}
-        )
+        arrays = {name: self._put(in_types_of_jax(value, name)) for name, value in batch.values.items()}
+        return self.pipeline.outputs.pack(arrays)
 
     def _put(self, value: Any) -> Any:
         import jax
@@ -154,7 +151,7 @@ def jax_hosts() -> tuple[int, int] | None:
     return (jax.process_index(), count) if count > 1 else None
 
 
-def check_distribution(feature: str, options: LoaderOptions) -> None:
+def check_distribution(feature: str, *, by_process: bool = False) -> None:
     """Refuse a `keras.distribution` that does not fit a loader whose batches the processes divide.
 
     With `auto_shard_dataset=True`, Keras's default, it divides the batches among the processes once more: of two processes,
@@ -163,7 +160,7 @@ def check_distribution(feature: str, options: LoaderOptions) -> None:
 
     Args:
         feature: The name of the loader's function, for the message.
-        options: The options of the loader.
+        by_process: True where the option `hosts` is not given, so that each process reads the part of its number.
 
     Raises:
         LoaderError: Keras would divide the batches again, or processes share a part of the batch.
@@ -182,7 +179,7 @@ def check_distribution(feature: str, options: LoaderOptions) -> None:
         )
     mesh = distribution.device_mesh
     parts = int(dict(zip(mesh.axis_names, mesh.shape, strict=True)).get(distribution.batch_dim_name, 1))
-    if options.hosts is None and parts % processes:
+    if by_process and parts % processes:
         raise LoaderError(
             f"the mesh divides a batch into {parts} parts, and there are {processes} processes: some of them need the same part. "
             f"Name it: {feature[:-2]}(..., hosts=(part, {parts}))"

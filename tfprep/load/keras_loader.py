@@ -40,14 +40,8 @@ class KerasLoader(NumpyLoader, keras.utils.PyDataset):  # type: ignore[misc] # K
         check_elements(pipeline.outputs, f"Keras on {backend}", text=False)
         self._is_jax = backend == "jax"
         if self._is_jax:
-            check_distribution("keras_loader()", pipeline.options)
-            if pipeline.options.hosts is None:  # the call initializes the devices
-                pipeline = pipeline.on_host(jax_hosts())
+            check_distribution("keras_loader()")
             check_equal_parts(pipeline.schedule)
-        else:
-            from tfprep.load.torch_loader import torch_hosts
-
-            pipeline = pipeline.on_host(torch_hosts())
         NumpyLoader.__init__(self, pipeline)
         keras.utils.PyDataset.__init__(self)
         self._pass: BatchPass | None = None
@@ -71,7 +65,7 @@ class KerasLoader(NumpyLoader, keras.utils.PyDataset):  # type: ignore[misc] # K
         """
         if number == 0:
             if self._is_jax:
-                check_distribution("keras_loader()", self.pipeline.options)
+                check_distribution("keras_loader()")
             if self._epochs is not None:
                 self.progress.warn_of_looks(1)
             self._number = 0
@@ -97,6 +91,16 @@ class KerasLoader(NumpyLoader, keras.utils.PyDataset):  # type: ignore[misc] # K
         if self._is_jax:
             element = keras.tree.map_structure(in_types_of_jax, element)
         return element if isinstance(element, tuple | dict) else (element,)
+
+
+def keras_hosts() -> tuple[int, int] | None:
+    """(index, count) of this process on the backend of Keras, as the option `hosts` takes it; None for a single one."""
+    if keras.backend.backend() == "jax":
+        check_distribution("keras_loader()", by_process=True)
+        return jax_hosts()
+    from tfprep.load.torch_loader import torch_hosts
+
+    return torch_hosts()
 
 
 class SaveLoaderState(keras.callbacks.Callback):  # type: ignore[misc] # Keras is untyped

@@ -447,22 +447,4 @@ class NumpyLoader(Loader):
     """
 
     def _element(self, batch: Batch) -> Any:
-        return self.pipeline.outputs.pack(with_text(batch.values))
-
-
-def with_text(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arrays of a batch, with text decoded."""
-    for value in values.values():
-        if isinstance(value, list) or value.dtype == object:
-            return {name: _decoded(value) for name, value in values.items()}
-    return values
-
-
-def _decoded(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_decoded(item) for item in value]
-    if isinstance(value, np.ndarray) and value.dtype == object:
-        return np.array([text.decode("utf-8", "surrogateescape") for text in value.ravel()], object).reshape(
-            value.shape
-        )
-    return value
+        return self.pipeline.outputs.pack(batch.values)

@@ -96,12 +96,6 @@ class Pipeline:
         """A pickle holds the options: another process opens files and starts threads of its own."""
         return Pipeline, (self.sources, self.options)
 
-    def on_host(self, hosts: tuple[int, int] | None) -> Pipeline:
-        """This pipeline; where the option `hosts` says nothing, that of this host's part of every batch (None: a single host)."""
-        if hosts is None or self.options.hosts is not None:
-            return self
-        return Pipeline(self.sources, replace(self.options, hosts=hosts))
-
     @property
     def training(self) -> bool:
         return self.plan.training

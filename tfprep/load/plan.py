@@ -334,7 +334,8 @@ def _schedule(
     augmentation: Augmentation | None,
     mixing: Mixing | None,
 ) -> BatchSchedule:
-    assert options.order is not None and options.variants is not None, "`_decided` sets them"
+    assert options.order is not None  # `_decided` sets both
+    assert options.variants is not None
     training, counts = bool(options.training), [part.variants for part in table.parts]
     times = counts[0] if options.variants == "all" else 1
     # All batches of training have one shape, so that Keras traces once and XLA compiles once.

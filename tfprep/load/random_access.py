@@ -16,7 +16,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from tfprep.errors import LoaderError
-from tfprep.load.loader import LOOK, Pass, Progress, Run, with_text
+from tfprep.load.loader import LOOK, Pass, Progress, Run
 from tfprep.load.options import LoaderOptions
 from tfprep.load.order.schedule import Samples
 from tfprep.load.pipeline import Pipeline
@@ -92,7 +92,7 @@ class RandomAccess:
         """
         samples = self._samples(numbers)
         values = self._single.arrays(1) if len(samples.row) == 1 else None
-        return dict(with_text(self._pipeline.read(samples, values=values).values))
+        return self._pipeline.read(samples, values=values).values
 
     @property
     def bad_records(self) -> list[dict[str, Any]]:

@@ -53,7 +53,7 @@ class TensorFlowLoader(Loader, tf.data.Dataset):  # type: ignore[misc] # TensorF
     def __init__(self, pipeline: Pipeline, progress: Progress | None = None, epochs: int | None = 1) -> None:
         """`progress`: that of a loader whose passes this one continues; `epochs`: those of one iterator in training."""
         if pipeline.options.hosts is not None:
-            check_distribution("loader()", pipeline.options)
+            check_distribution("loader()")
         Loader.__init__(self, pipeline)
         self._epochs, self.progress = epochs, progress or self.progress
         self._passes: dict[int, BatchPass] = {}
@@ -282,7 +282,7 @@ def _ragged_rank(output: Output) -> int:
 def _flat_arrays(output: Output, value: Any) -> list[Any]:
     """The array; of arrays that differ in size, all of them as one long array, and the row lengths of each ragged axis, int64."""
     if None not in output.shape:
-        return [value]
+        return [_bytes_of(value) if output.dtype == "string" else value]
     depth, dtype = _ragged_rank(output), np.dtype(object if output.dtype == "string" else output.dtype)
     inner = tuple(size or 0 for size in output.shape[depth:])
     flat = [np.asarray(array, dtype).reshape(-1, *inner) for array in value]
@@ -290,7 +290,16 @@ def _flat_arrays(output: Output, value: Any) -> list[Any]:
         np.concatenate([[], *(np.full(int(np.prod(array.shape[:axis])), array.shape[axis]) for array in value)])
         for axis in range(depth)
     ]
-    return [np.concatenate([np.empty((0, *inner), dtype), *flat]), *(length.astype(np.int64) for length in lengths)]
+    joined = np.concatenate([np.empty((0, *inner), dtype), *flat])
+    joined = _bytes_of(joined) if output.dtype == "string" else joined
+    return [joined, *(length.astype(np.int64) for length in lengths)]
+
+
+def _bytes_of(text: Any) -> Any:
+    """Text as bytes, which need not be UTF-8: object, in the shape of the array."""
+    content = np.empty(text.size, object)
+    content[:] = [item.encode("utf-8", "surrogateescape") for item in text.ravel()]
+    return content.reshape(text.shape)
 
 
 def _values(outputs: Sequence[Output], tensors: Sequence[Any]) -> dict[str, Any]:

@@ -10,8 +10,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from tfprep.errors import LoaderError
-from tfprep.load.loader import Loader, with_text
-from tfprep.load.pipeline import Pipeline
+from tfprep.load.loader import Loader
 from tfprep.load.reader.batch import Batch
 
 
@@ -24,9 +23,6 @@ class TorchLoader(Loader, IterableDataset[Any]):  # type: ignore[misc] # PyTorch
     different sizes as lists of tensors.
     """
 
-    def __init__(self, pipeline: Pipeline) -> None:
-        super().__init__(pipeline.on_host(torch_hosts()))
-
     def __iter__(self) -> Iterator[Any]:
         if get_worker_info() is not None:
             raise LoaderError(
@@ -37,7 +33,7 @@ class TorchLoader(Loader, IterableDataset[Any]):  # type: ignore[misc] # PyTorch
         return super().__iter__()
 
     def _element(self, batch: Batch) -> Any:
-        return tensors_of(self.pipeline.outputs.pack(with_text(batch.values)))
+        return tensors_of(self.pipeline.outputs.pack(batch.values))
 
 
 def tensors_of(element: Any) -> Any:

@@ -347,8 +347,7 @@ class BatchAssembler:
             elif what == "label":
                 batch.values[name][places] = rows["label"]
             else:
-                keys = self._table.column("key").take(rows["sample"]).to_pylist()
-                batch.values[name][places] = [key.encode("utf-8", "surrogateescape") for key in keys]
+                batch.values[name][places] = self._table.column("key").take(rows["sample"]).to_pylist()
 
     def _replacement(self, batch: Batch, unread: Rows, reason: str) -> Rows | None:
         """Return another sample for a row that cannot be read; None if the policy drops the row.

@@ -168,10 +168,10 @@ class FieldPart:
             self.place(self.decode(content, state), values, row)
 
     def place(self, value: Any, values: Mapping[str, Any], row: int) -> None:
-        """Write a decoded value into its row, or its channels of it. Text becomes bytes."""
+        """Write a decoded value into its row, or its channels of it."""
         rows, output = values[self.output.name], self.output
         if output.dtype == "string":
-            rows[row] = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else _text_array(value)
+            rows[row] = value if isinstance(value, str) else np.array(value, object)
             return
         if None in output.shape:
             rows[row] = np.array(value, output.dtype, order="C")
@@ -221,13 +221,6 @@ class FieldPart:
             return numbers.reshape(shape)
         except ValueError:
             raise SampleError(f"'{self.field}' holds {len(numbers)} numbers, expected shape {shape}") from None
-
-
-def _text_array(items: Sequence[str]) -> Array:
-    """Text as bytes: object [N]."""
-    array = np.empty(len(items), object)
-    array[:] = [item.encode("utf-8", "surrogateescape") for item in items]
-    return array
 
 
 _DERIVED = Raw()
