@@ -58,6 +58,21 @@ def test_structures(photos, data):
         assert step == 2
 
 
+@pytest.mark.parametrize("field", ["clicks", "field", "lossless", "pose"])
+@pytest.mark.parametrize("verify", ["always", "never"])
+def test_a_field_may_fill_several_outputs(data, field, verify):
+    """As the input and the target of an autoencoder does."""
+    (expected,) = batches(data, 1, "val", fields=[field])
+    wanted = {"inputs": field, "targets": {"same": field}, "verify": verify, "cache": False}
+    for kind in ({}, {"workers": "processes", "threads": 2}):
+        ((x, y),) = batches(data, 1, "val", **wanted, **kind)
+        check_same([expected[field]] * 2, [x, y["same"]])
+    if field == "clicks":
+        ((x, y),) = batches(data, 1, "val", inputs=field, targets=["mask", field], verify=verify, cache=False)
+        check_same(expected[field], x)
+        assert np.array_equal(y[..., 1:], x.reshape(*x.shape[:3], -1))
+
+
 @pytest.fixture(scope="module")
 def channels(tmp_path_factory):
     """Rasters that are named by their dtype and their number of channels."""

@@ -211,12 +211,9 @@ def plan_augmentation(
     Args:
         options: The loader's options, of which geometry, derive, color, views or bucket is given.
         datasets: The datasets, by whose recipes boxes and points follow.
-        outputs: The outputs as the options name them, before geometry.
+        outputs: The outputs before geometry. Those that rows are filled with are returned.
         specs: The stored fields and those that are derived at load.
         needed: The stored fields that the derived ones read.
-
-    Returns:
-        The plan, and the outputs as rows are filled with them.
 
     Raises:
         LoaderError: A field cannot follow the geometry, or an op cannot work on what is loaded.

@@ -102,8 +102,7 @@ class TransferredAhead(BatchPass):
 def in_types_of_jax(value: np.ndarray, name: str = "a field") -> np.ndarray:
     """Return an array in the type that JAX stores: without `jax_enable_x64`, numbers of 64 bits have 32.
 
-    Raises:
-        LoaderError: An integer does not fit into 32 bits; JAX would cut it off silently.
+    LoaderError for an integer that does not fit: JAX would cut it off silently.
     """
     import jax
 
@@ -118,16 +117,7 @@ def in_types_of_jax(value: np.ndarray, name: str = "a field") -> np.ndarray:
 
 
 def check_elements(outputs: Outputs, taker: str, *, text: bool = True) -> None:
-    """Refuse outputs that a framework has no arrays for.
-
-    Args:
-        outputs: What the loader delivers.
-        taker: The framework, for the message.
-        text: False where text is refused, too.
-
-    Raises:
-        LoaderError: An output is text, or its samples differ in shape.
-    """
+    """Raise LoaderError for outputs that the framework `taker` has no arrays for: samples that differ in shape, or text."""
     for output in outputs.outputs:
         if output.dtype == "string" and not text:
             raise LoaderError(
@@ -156,14 +146,7 @@ def check_distribution(feature: str, *, by_process: bool = False) -> None:
 
     With `auto_shard_dataset=True`, Keras's default, it divides the batches among the processes once more: of two processes,
     each then trains on half of its half, and the other samples are lost. A mesh with fewer parts of a batch than processes
-    needs the same part in several processes.
-
-    Args:
-        feature: The name of the loader's function, for the message.
-        by_process: True where the option `hosts` is not given, so that each process reads the part of its number.
-
-    Raises:
-        LoaderError: Keras would divide the batches again, or processes share a part of the batch.
+    needs the same part in several processes, which `by_process`, without the option `hosts`, does not give them.
     """
     keras = sys.modules.get("keras")
     if keras is None or keras.backend.backend() != "jax":  # only Keras on JAX has a distribution
@@ -187,11 +170,7 @@ def check_distribution(feature: str, *, by_process: bool = False) -> None:
 
 
 def check_equal_parts(schedule: BatchSchedule) -> None:
-    """Refuse batches that processes divide into unequal parts: JAX makes an array of equal parts.
-
-    Raises:
-        LoaderError: The processes do not divide the batch size, or the last batch of an epoch.
-    """
+    """Raise LoaderError for batches that processes divide into unequal parts: JAX makes an array of equal parts."""
     hosts, batch = schedule.hosts.count, schedule.batch_size
     if hosts == 1:
         return

@@ -87,13 +87,7 @@ class Mixing:
 
 
 def plan_mixing(options: LoaderOptions, dataset: Dataset, outputs: Outputs, specs: Mapping[str, FieldSpec]) -> Mixing:
-    """Plan what happens to full batches.
-
-    Args:
-        options: The loader's options, of which mix or one_hot is given; labels that are mixed are one-hot in any case.
-        dataset: The dataset, for class names, and for what its fields follow.
-        outputs: The outputs that rows are filled with.
-        specs: The fields, with those that are derived at load.
+    """Plan what happens to full batches of these outputs; labels that are mixed are one-hot in any case.
 
     Raises:
         LoaderError: A field cannot be mixed, the images are not of one size, or the number of classes is not known.

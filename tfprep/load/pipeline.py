@@ -116,8 +116,9 @@ class Pipeline:
     def read(self, samples: Samples, step: int = 0, values: dict[str, Any] | None = None) -> Batch:
         """A batch of these samples before they are mixed, in these arrays or in new ones. Any thread and process may call it."""
         if os.getpid() != self._process:  # forked: locks may be held by threads that are not here
-            self._process, self.cache = os.getpid(), None
+            self.cache = None
             self._open_files()
+            self._process = os.getpid()
         count = len(samples.row)
         rows = self.assembler.located(samples, np.arange(count))
         if values is None:

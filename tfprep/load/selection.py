@@ -76,13 +76,7 @@ def is_training(sources: Sequence[SplitRows]) -> bool:
 
     A name that begins with "train" is for training, one whose first word is in `EVALUATION` is not: `train2017`, `trainval`,
     `val`, `test-dev`. Nothing is assumed of other names, because a wrong assumption would not be noticed: a training set
-    would come in the same order each time, or a test set augmented.
-
-    Args:
-        sources: The samples that are read.
-
-    Raises:
-        LoaderError: A name says neither, or the names say both.
+    would come in the same order each time, or a test set augmented. LoaderError where a name says neither, or they say both.
     """
     roles = set()
     for source in sources:

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import resource
+import threading
 from contextlib import closing
 from itertools import islice
 
@@ -12,6 +13,7 @@ import pytest
 import tfprep
 from tests.conftest import write_dataset
 from tests.waiting import wait_until
+from tfprep.dataset import Dataset
 from tfprep.errors import LoaderError
 
 fork = multiprocessing.get_context("fork")
@@ -116,3 +118,24 @@ def test_batches_by_their_step_in_a_fork(loader):
     list(islice(loader.batches, 20))
     for result in results:
         assert all(np.array_equal(one, other) for one, other in zip(result(), expected, strict=True))
+
+
+def test_a_fork_while_a_thread_maps_the_index(data, monkeypatch):
+    """A lock that a thread held at the fork is never free in the other process."""
+    entered, go_on = threading.Event(), threading.Event()
+    real, process = Dataset.locations, os.getpid()
+
+    def locations(*arguments):
+        if os.getpid() == process:
+            entered.set()
+            assert go_on.wait(60)
+        return real(*arguments)
+
+    monkeypatch.setattr(Dataset, "locations", locations)
+    loader = data.numpy_loader("train", 32, workers="threads", cache=False)
+    thread = threading.Thread(target=lambda: loader[0])
+    thread.start()
+    assert entered.wait(60)
+    assert in_fork(lambda go: len(loader[1]["label"]))() == 32
+    go_on.set()
+    thread.join()

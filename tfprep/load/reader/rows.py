@@ -12,6 +12,7 @@ so large that nothing is lost. All fields keep their geometry: the stages count 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -378,9 +379,10 @@ class Place:
         self.whole = any(part.needs_record for part in parts)
         self.contents = [("" if part.needs_record else part.field, part) for part in parts]
         """The parts, each with the name of its bytes: that of its field, or "" for the whole Example."""
+        uses = Counter(part.field for part in parts)
         plain = [] if self.whole or augmenter is not None else [part for part in parts if part.direct]
-        self.direct = {part.field: part.output.name for part in plain}
-        """Raw fields whose bytes are their rows, into which they are read, and the outputs of these."""
+        self.direct = {part.field: part.output.name for part in plain if uses[part.field] == 1}
+        """Raw fields that fill one output only, whose bytes are their rows, into which they are read; and those outputs."""
 
 
 class RowReader:

@@ -111,14 +111,7 @@ class RecordTable:
         return self._locations
 
     def locate(self, records: Numbers, names: Sequence[str]) -> Columns:
-        """Return where records are.
-
-        Args:
-            records: Numbers of records: int64 [N].
-            names: `offset`, `size`, `payload_crc`, `label`, and `FIELD_offset` and `FIELD_size` of the table's fields.
-
-        Returns:
-            Those columns, one value per record; offsets are those in the file.
+        """Return these columns, one value for each of these records, with the offsets in the file.
 
         Raises:
             DatasetError: The index, or what it says of these records, is damaged.
