@@ -79,7 +79,6 @@ class Augmentation:
         seed: The loader's seed.
         training: True if ops draw; otherwise they take their unaugmented form.
         derived: The fields that are derived at load.
-        needed: The stored fields that these read and that are not delivered.
         since: The epoch from which each form holds, where that decides.
     """
 
@@ -87,7 +86,6 @@ class Augmentation:
     seed: int
     training: bool
     derived: Mapping[str, FieldSpec]
-    needed: Mapping[str, FieldSpec]
     since: tuple[int, ...] = ()
 
     @property
@@ -238,8 +236,7 @@ def plan_augmentation(
         lose_rows = frozenset(boxes).union(*rules["row_fields"].values())
     moved = {name for name, kind in kinds.items() if kind in RASTER_KINDS | PLACES} | derived.keys() | lose_rows
     since = tuple(epoch for op in options.geometry for epoch in _by_epoch(op)) if training else ()
-    not_delivered = {name: specs[name] for name in needed if name not in outputs.fields}
-    augmentation = Augmentation(tuple(views), options.seed, training, derived, not_delivered, since)
+    augmentation = Augmentation(tuple(views), options.seed, training, derived, since)
     return augmentation, _filled(augmentation, outputs, specs, moved, lose_rows)
 
 

@@ -75,7 +75,7 @@ class Pipeline:
             part.dataset.check_files(part.split, part.read, sizes=sizes)
         self.cache: DecodedCache | None = None
         if plan.keeps_decoded:
-            self.cache = DecodedCache(plan.cached, plan.table.records, plan.memory.cache_bytes)
+            self.cache = DecodedCache(plan.from_records, plan.table.records, plan.memory.cache_bytes)
         self._open_files()
         self.pool: WorkerPool | None = None
         if self._shared is not None:
@@ -250,13 +250,11 @@ class Pipeline:
 
 def _make_pool(plan: LoaderPlan, memory: SharedMemory, reading: Reading) -> WorkerPool:
     """The pool; its processes start with the first batch that is asked for. Batches are in `memory`."""
-    filled = {part.output.name for parts in (*plan.parts_in.values(), plan.placed) for part in parts}
-    ours = [output for output in plan.filled.outputs if output.name in filled]
     setup = Setup(
         reading,
         memory.fd,
-        outputs=[output for output in ours if output.has_array],
-        sent=[output.name for output in ours if not output.has_array],
+        outputs=[output for output in plan.from_records if output.has_array],
+        sent=[output.name for output in plan.from_records if not output.has_array],
         threads=plan.workers.threads,
     )
     return WorkerPool(setup, memory, plan.workers.processes)

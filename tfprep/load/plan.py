@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from tfprep.dataset import Dataset
 from tfprep.errors import LoaderError
 from tfprep.fields import RASTER_KINDS, FieldSpec
 from tfprep.limits import available_memory, usable_cpus
@@ -41,7 +40,7 @@ from tfprep.load.options import DEFAULTS, MOST_STEPS, LoaderOptions, deciding, d
 from tfprep.load.order.samplers import used_variants
 from tfprep.load.order.schedule import MOST_EPOCHS, BatchSchedule
 from tfprep.load.outputs import EXTRA, Output, Outputs, resolve
-from tfprep.load.reader.rows import FieldPart, field_parts
+from tfprep.load.reader.rows import StoredField, Target, targets_of, uses_of
 from tfprep.load.reader.table import RecordTable, SplitRows, digest
 from tfprep.load.selection import added_fields, check_class_names, common_specs, is_training, select
 from tfprep.storage.urls import is_remote
@@ -73,14 +72,14 @@ class LoaderPlan:
         filled: The outputs as rows are filled with them.
         outputs: The outputs that are delivered.
         indexed: The outputs that the index itself holds, and what they are: "key", "variant", or "label" for the first label.
-        cached: The arrays that a decoded cache keeps: those that are read, but for what the index holds.
+        from_records: The outputs that rows are filled with, but for those that the index holds.
         channels_first: The outputs whose channels come first in the end.
         schedule: The samples of each step.
         batch_rows: Samples that this host reads for its largest batch.
         tables: The places of records: "" for the records themselves, then by the names of added fields that are read. The records
             of added fields have the numbers of those that they belong to.
-        parts_in: The stored fields that fill the outputs, by the table that has their records.
-        placed: With an augmentation, the fields that fill outputs: those that are read, and those that are derived.
+        fields_in: The stored fields that are read, by the table that has their records.
+        targets: Where their values go, and those of fields that are derived.
         threads: Threads that read and decode, in all processes together.
         workers: Who fills batches, and why.
         memory: The memory that batches, decoding, worker processes and the cache take.
@@ -96,13 +95,13 @@ class LoaderPlan:
     filled: Outputs
     outputs: Outputs
     indexed: Mapping[str, str]
-    cached: Sequence[Output]
+    from_records: Sequence[Output]
     channels_first: Sequence[str]
     schedule: BatchSchedule
     batch_rows: int
     tables: Mapping[str, RecordTable]
-    parts_in: Mapping[str, Sequence[FieldPart]]
-    placed: Sequence[FieldPart]
+    fields_in: Mapping[str, Sequence[StoredField]]
+    targets: Sequence[Target]
     threads: int
     workers: WorkersPlan
     memory: MemoryPlan
@@ -239,15 +238,14 @@ def plan_loader(sources: Sequence[SplitRows], options: LoaderOptions) -> LoaderP
 
     # How it is read: which fields, from which tables.
     indexed = _indexed(sources, stored, read)
-    cached = _not_indexed(read, indexed)
-    if augmentation is None:
-        parts, placed = field_parts(cached, stored, datasets[0].codecs, warped=False), list[FieldPart]()
-    else:
-        parts, placed = _warped_parts(datasets[0], stored, specs, augmentation, _not_indexed(filled, indexed))
-    parts_in: dict[str, list[FieldPart]] = {"": []}
-    for part in parts:
-        parts_in.setdefault(datasets[0].group_of(part.field), []).append(part)
-    tables = {group: _table_of(group, table) if group else table for group in parts_in}
+    from_records = [output for output in filled.outputs if output.name not in indexed]
+    targets = targets_of(from_records, specs)
+    delivered = [target.name for target in targets if target.name not in options.derive]
+    fields_in: dict[str, list[StoredField]] = {"": []}
+    for name in dict.fromkeys([*delivered, *sorted(needed)]):
+        field = StoredField(name, datasets[0].codecs[name], stored[name])
+        fields_in.setdefault(datasets[0].group_of(name), []).append(field)
+    tables = {group: _table_of(group, table) if group else table for group in fields_in}
 
     # By whom, in which memory.
     cpus, free_memory = usable_cpus(), available_memory()
@@ -259,23 +257,24 @@ def plan_loader(sources: Sequence[SplitRows], options: LoaderOptions) -> LoaderP
     if outputs.ragged:  # TensorFlow's ragged tensors are put together from the arrays of a batch
         working += batch
     caches = _may_cache(options, read, augmentation)
-    all_cached = caches and table.records * sum([output.row_bytes for output in cached]) <= budget // 2
+    all_cached = caches and table.records * sum([output.row_bytes for output in from_records]) <= budget // 2
     workers = plan_workers(
         options.workers, threads, cpus=cpus, records=0 if all_cached else schedule.size // options.host.count, budget=budget,
         needed=batch * ((options.prefetch or 1) + HELD_ELSEWHERE) + working,
-        obstacle=lambda: _obstacle(filled, specs, parts, augmentation, remote),
+        obstacle=lambda: _obstacle(filled, specs, fields_in, augmentation, remote),
     )  # fmt: skip
     most = workers.most_prefetch(batch_rows)
     memory = plan_memory(budget, batch, options.prefetch, most, working + workers.nbytes, fetches=remote)
     if caches and options.cache == "auto":
-        decodes = not all(part.direct for part in parts)  # a hit then saves more than a read
+        # A hit saves more than a read where something is decoded.
+        decodes = not all(use.direct for fields in fields_in.values() for use in uses_of(fields, targets))
         least = math.ceil(table.records * (PARTLY if decodes else 1))
-        caches = memory.cache_bytes >= least * row_bytes(cached)
+        caches = memory.cache_bytes >= least * row_bytes(from_records)
     return LoaderPlan(
         options=options, ops=ops, augmentation=augmentation, mixing=mixing, filled=filled, outputs=outputs, indexed=indexed,
-        cached=cached, channels_first=[] if options.layout == "NHWC" else with_channels, schedule=schedule,
-        batch_rows=batch_rows, tables=tables, parts_in=parts_in, placed=placed, threads=threads, workers=workers, memory=memory,
-        free_memory=free_memory, is_remote=remote, keeps_decoded=caches,
+        from_records=from_records, channels_first=[] if options.layout == "NHWC" else with_channels, schedule=schedule,
+        batch_rows=batch_rows, tables=tables, fields_in=fields_in, targets=targets, threads=threads, workers=workers,
+        memory=memory, free_memory=free_memory, is_remote=remote, keeps_decoded=caches,
     )  # fmt: skip
 
 
@@ -378,25 +377,6 @@ def _indexed(sources: Sequence[SplitRows], stored: Mapping[str, FieldSpec], read
     return {output.name: output.fields[0] for output in read.outputs if output.fields[0] in of_index}
 
 
-def _not_indexed(outputs: Outputs, indexed: Mapping[str, str]) -> list[Output]:
-    return [output for output in outputs.outputs if output.name not in indexed]
-
-
-def _warped_parts(
-    dataset: Dataset,
-    stored: Mapping[str, FieldSpec],
-    specs: Mapping[str, FieldSpec],
-    augmentation: Augmentation,
-    filled: Sequence[Output],
-) -> tuple[list[FieldPart], list[FieldPart]]:
-    """The stored fields that are read for an augmentation, and all fields that fill outputs."""
-    codecs = {name: codec for name, codec in dataset.codecs.items() if name not in augmentation.derived}
-    placed = field_parts(filled, specs, codecs, warped=True)
-    by_name = {part.name: part for part in placed if part.name not in augmentation.derived}
-    needed = [Output(name, (name,), spec.shape, spec.dtype) for name, spec in augmentation.needed.items()]
-    return [*by_name.values(), *field_parts(needed, stored, codecs, warped=True)], placed
-
-
 def _table_of(group: str, table: RecordTable) -> RecordTable:
     """The places of the records of added fields."""
     return RecordTable(
@@ -420,7 +400,7 @@ def _may_cache(options: LoaderOptions, read: Outputs, augmentation: Augmentation
 def _obstacle(
     filled: Outputs,
     specs: Mapping[str, FieldSpec],
-    parts: Sequence[FieldPart],
+    fields_in: Mapping[str, Sequence[StoredField]],
     augmentation: Augmentation | None,
     remote: bool,
 ) -> str:
@@ -428,6 +408,6 @@ def _obstacle(
     for output in filled.outputs:
         if None in output.shape and {specs[name].kind for name in output.fields} & RASTER_KINDS:
             return f"the samples of {output.name!r} differ in size, and worker processes fill arrays of one size"
-    if not parts:
+    if not any(fields_in.values()):
         return "the index holds all that is read"
-    return "records at a URL are fetched by threads" if remote else not_sendable(parts, augmentation)
+    return "records at a URL are fetched by threads" if remote else not_sendable(fields_in, augmentation)

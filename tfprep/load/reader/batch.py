@@ -196,8 +196,8 @@ class BatchAssembler:
     def __init__(self, plan: LoaderPlan, bad: BadRecords, cache: DecodedCache | None) -> None:
         self._plan, self._table, self._indexed, self._bad, self._cache = plan, plan.table, plan.indexed, bad, cache
         imported = [flag for table in plan.tables.values() for flag in table.imported]
-        parts = list(plan.parts_in.values())
-        self.reading = Reading(plan.files, imported, parts, plan.placed, plan.augmentation, announce=plan.is_cold)
+        fields = list(plan.fields_in.values())
+        self.reading = Reading(plan.files, imported, fields, plan.targets, plan.augmentation, announce=plan.is_cold)
         self.reader = RowReader(self.reading)
         self._verified = np.full(plan.table.records, plan.options.verify == "never", np.uint8)
 

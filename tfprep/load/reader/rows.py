@@ -12,7 +12,6 @@ so large that nothing is lost. All fields keep their geometry: the stages count 
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,7 +23,7 @@ from tfprep import images
 from tfprep.augment.warp import reduction_for
 from tfprep.codecs import Codec, Raw, Scalar, feature_value
 from tfprep.errors import BuildError, LoaderError, RecordError, SampleError
-from tfprep.fields import RASTER_KINDS, Array, FieldSpec, Sample, Size, stored_name
+from tfprep.fields import RASTER_KINDS, Array, FieldSpec, Size, stored_name
 from tfprep.load.augmentation import Augmentation
 from tfprep.load.order.permutation import Numbers
 from tfprep.load.outputs import PADDING, Output, channels_of
@@ -85,7 +84,7 @@ class UnreadRow(NamedTuple):
     reason: str
 
 
-# --- a field, from its bytes into its output --------------------------------------------------------------------------
+# --- a field, from its bytes into its outputs -------------------------------------------------------------------------
 
 FEW_CHANNELS = 4
 """Up to this many channels are copied one at a time: NumPy copies an array of pixels of 3 bytes into every fifth, say, pixel by
@@ -93,19 +92,12 @@ pixel, which takes five times as long (1.07 ms against 0.23 for 360 x 480). At 1
 
 
 @dataclass(frozen=True, eq=False)
-class FieldPart:
-    """A stored field that fills an output, or with `channels` (first, last) a part of its channels.
-
-    `spec` is what is stored; the output may be of another dtype, and, after geometry, of another size. `name` is that of the
-    field, or of a part of it, such as "teacher/indices" of `field` "teacher".
-    """
+class StoredField:
+    """A field as records hold it. `name` is that of the field, or of a part of it, such as "teacher/indices" of "teacher"."""
 
     name: str
     codec: Codec
     spec: FieldSpec
-    output: Output
-    channels: tuple[int, int] | None = None
-    warped: bool = False
 
     @property
     def field(self) -> str:
@@ -113,15 +105,9 @@ class FieldPart:
         return stored_name(self.name)
 
     @cached_property
-    def into_row(self) -> bool:
-        """True if it is decoded straight into its row."""
-        plain = self.channels is None and not self.warped and not self.output.padded
-        return plain and self._into_array and self.spec.dtype == self.output.dtype
-
-    @cached_property
-    def direct(self) -> bool:
-        """True if its bytes are the row: nothing to decode."""
-        return self.into_row and isinstance(self.codec, Raw) and sys.byteorder == "little"
+    def content(self) -> str:
+        """The name of the bytes that it is decoded from: its own, or "" for the whole Example."""
+        return "" if self.needs_record else self.field
 
     @cached_property
     def needs_record(self) -> bool:
@@ -129,7 +115,7 @@ class FieldPart:
         return self.codec.needs_record(self.spec)
 
     @cached_property
-    def _into_array(self) -> bool:
+    def into_array(self) -> bool:
         """True if the codec decodes into an array, and all records have one size."""
         return hasattr(self.codec, "decode_into") and None not in self.spec.shape
 
@@ -152,61 +138,13 @@ class FieldPart:
             return self._from_example(content.tobytes())
         if isinstance(codec, Scalar):
             return self._numbers(content)
-        if not self._into_array:
+        if not self.into_array:
             return codec.decode(content.tobytes(), self.spec)
         if isinstance(codec, Raw) and np.dtype(self.spec.dtype).itemsize == 1:
             return codec.decode(content, self.spec)  # the bytes themselves, which are aligned
         array = state.array(tuple(size or 0 for size in self.spec.shape), self.spec.dtype, f"decoded {self.name}")
         codec.decode_into(content, self.spec, array)
         return array
-
-    def fill(self, content: Array, values: Mapping[str, Any], row: int, state: ThreadState) -> None:
-        """Decode into a row."""
-        if self.into_row:
-            codec: Any = self.codec
-            codec.decode_into(content, self.spec, values[self.output.name][row, ...])
-        else:
-            self.place(self.decode(content, state), values, row)
-
-    def place(self, value: Any, values: Mapping[str, Any], row: int) -> None:
-        """Write a decoded value into its row, or its channels of it."""
-        rows, output = values[self.output.name], self.output
-        if output.dtype == "string":
-            rows[row] = value if isinstance(value, str) else np.array(value, object)
-            return
-        if None in output.shape:
-            rows[row] = np.array(value, output.dtype, order="C")
-            return
-        target = rows[row, ...]
-        if output.padded:
-            if len(value) > len(target):
-                raise SampleError(
-                    f"'{self.field}' has {len(value)} rows, more than pad={{'{self.field}': {len(target)}}} takes"
-                )
-            target[: len(value)] = value
-            target[len(value) :] = PADDING
-            return
-        if self.channels is not None:
-            target = target[..., slice(*self.channels)]
-            value = value.reshape(*value.shape[:2], -1)
-        if np.shape(value) != target.shape:
-            raise SampleError(f"'{self.field}' has shape {np.shape(value)}, in the other records it has {target.shape}")
-        if self.channels is not None and value.shape[2] <= FEW_CHANNELS:
-            for channel in range(value.shape[2]):
-                np.copyto(target[..., channel], value[..., channel])
-        else:
-            np.copyto(target, value)
-
-    def cast(self, value: Any) -> Any:
-        """The value of a field that is derived at load in the dtype that its codec would store."""
-        array = np.asarray(value)
-        if isinstance(value, str) or array.dtype == self.spec.dtype:
-            return value
-        stored = Raw(self.spec.dtype)
-        try:
-            return stored.decode(stored.encode(array)[""], stored.spec(self.spec.kind, array))
-        except SampleError as error:
-            raise error.located(stage="derive", field=self.name) from error
 
     def _from_example(self, payload: bytes) -> Array:
         try:
@@ -224,26 +162,83 @@ class FieldPart:
             raise SampleError(f"'{self.field}' holds {len(numbers)} numbers, expected shape {shape}") from None
 
 
-_DERIVED = Raw()
-"""In place of a codec, for fields that are derived at load."""
+@dataclass(frozen=True, eq=False)
+class Target:
+    """Where the values of a field go: into an output, or with `channels` (first, last) into a part of its channels.
+
+    The output may be of another dtype than the field, and, after geometry, of another size.
+    """
+
+    name: str
+    output: Output
+    channels: tuple[int, int] | None = None
+
+    def takes(self, field: StoredField) -> bool:
+        """True if the field is decoded straight into its row."""
+        plain = self.channels is None and not self.output.padded
+        return plain and field.into_array and field.spec.dtype == self.output.dtype
+
+    def place(self, value: Any, values: Mapping[str, Any], row: int) -> None:
+        """Write a value into its row, or its channels of it."""
+        rows, output, name = values[self.output.name], self.output, self.name
+        if output.dtype == "string":
+            rows[row] = value if isinstance(value, str) else np.array(value, object)
+            return
+        if None in output.shape:
+            rows[row] = np.array(value, output.dtype, order="C")
+            return
+        target = rows[row, ...]
+        if output.padded:
+            if len(value) > len(target):
+                raise SampleError(f"'{name}' has {len(value)} rows, more than pad={{'{name}': {len(target)}}} takes")
+            target[: len(value)] = value
+            target[len(value) :] = PADDING
+            return
+        if self.channels is not None:
+            target = target[..., slice(*self.channels)]
+            value = value.reshape(*value.shape[:2], -1)
+        if np.shape(value) != target.shape:
+            raise SampleError(f"'{name}' has shape {np.shape(value)}, in the other records it has {target.shape}")
+        if self.channels is not None and value.shape[2] <= FEW_CHANNELS:
+            for channel in range(value.shape[2]):
+                np.copyto(target[..., channel], value[..., channel])
+        else:
+            np.copyto(target, value)
 
 
-def field_parts(
-    outputs: Sequence[Output], specs: Mapping[str, FieldSpec], codecs: Mapping[str, Codec], *, warped: bool
-) -> list[FieldPart]:
-    """A part for every field of every output, also for those that are derived at load."""
-    parts = []
+def targets_of(outputs: Sequence[Output], specs: Mapping[str, FieldSpec]) -> list[Target]:
+    """The target of every field in every output."""
+    targets = []
     for output in outputs:
         first = 0
         for name in output.fields:
-            if name not in specs:
-                continue  # key and variant come from the index
             last = first + (channels_of(specs[name]) if output.stacked else 0)
-            channels = (first, last) if output.stacked else None
-            codec = codecs.get(name, _DERIVED)
-            parts.append(FieldPart(name, codec, specs[name], output, channels, warped))
+            targets.append(Target(name, output, (first, last) if output.stacked else None))
             first = last
-    return parts
+    return targets
+
+
+class FieldUse(NamedTuple):
+    """A field, the targets of its values, and the output that it is decoded straight into: "" if there is none."""
+
+    field: StoredField
+    targets: Sequence[Target]
+    into: str
+
+    @property
+    def direct(self) -> bool:
+        """True if its bytes are the row: nothing to decode."""
+        return bool(self.into) and isinstance(self.field.codec, Raw) and sys.byteorder == "little"
+
+
+def uses_of(fields: Sequence[StoredField], targets: Sequence[Target]) -> list[FieldUse]:
+    """What is done with each field, without an augmentation."""
+    uses = []
+    for field in fields:
+        own = [target for target in targets if target.name == field.name]
+        into = own[0].output.name if len(own) == 1 and own[0].takes(field) else ""
+        uses.append(FieldUse(field, own, into))
+    return uses
 
 
 # --- the stages of a sample -------------------------------------------------------------------------------------------
@@ -252,12 +247,12 @@ def field_parts(
 class Augmenter:
     """Fills rows by way of the stages of a sample. Called by many threads at once, each with a state of its own."""
 
-    def __init__(self, parts: Sequence[FieldPart], placed: Sequence[FieldPart], augmentation: Augmentation) -> None:
-        """`parts` are the fields that are read, `placed` the read and the derived ones that fill outputs."""
+    def __init__(self, fields: Sequence[StoredField], targets: Sequence[Target], augmentation: Augmentation) -> None:
         self._augmentation = augmentation
-        self._fields = {part.name: part for part in parts}
-        self._placed = [part for part in placed if part.name in self._fields or part.name in augmentation.derived]
-        self._rasters = [part for part in self._fields.values() if part.spec.kind in RASTER_KINDS]
+        self._fields = {field.name: field for field in fields}
+        own = [target for target in targets if target.name in self._fields or target.name in augmentation.derived]
+        self._targets = [[one for one in own if one.output.view == view] for view in range(len(augmentation.views))]
+        self._rasters = [field for field in fields if field.spec.kind in RASTER_KINDS]
 
     def fill(
         self, contents: Mapping[str, Array], values: Mapping[str, Any], cells: Sequence[int], state: ThreadState
@@ -275,21 +270,20 @@ class Augmenter:
             LoaderError: A function imports a module that is not installed.
         """
         row, form, position, augmentation = cells[ROW], cells[FORM], cells[POSITION], self._augmentation
-        bytes_of = {name: contents["" if part.needs_record else part.field] for name, part in self._fields.items()}
+        bytes_of = {name: contents[field.content] for name, field in self._fields.items()}
         sample: dict[str, Any] = {}
         size = self._size(bytes_of, sample, state)
         views = [(view.forms[form], augmentation.draws(view, position)) for view in augmentation.views]
         try:
             transforms = [stages.transform(draws, size) for stages, draws in views]
             reduced = 1
-            if any(part.is_jpeg(bytes_of[part.name]) for part in self._rasters):
+            if any(field.is_jpeg(bytes_of[field.name]) for field in self._rasters):
                 reduced = min(1 if transform is None else reduction_for(transform) for transform in transforms)
             self._decode(bytes_of, sample, size, reduced, state)
-            for number, ((stages, draws), transform) in enumerate(zip(views, transforms, strict=True)):
+            for (stages, draws), transform, targets in zip(views, transforms, self._targets, strict=True):
                 made = stages.make(sample, draws, size=size, transform=transform, reduced=reduced)
-                for part in self._placed:
-                    if part.output.view == number:
-                        part.place(self._made(part, made), values, row)
+                for target in targets:
+                    target.place(self._made(target.name, made[target.name]), values, row)
         except BuildError as error:
             raise LoaderError(str(error)) from error
 
@@ -297,40 +291,48 @@ class Augmenter:
         """The size of the sample's rasters: by the spec, by a JPEG's header, or of the first one, decoded into `sample`."""
         if not self._rasters:
             return None
-        part = self._rasters[0]
-        height, width = part.spec.shape[:2]
+        field = self._rasters[0]
+        height, width = field.spec.shape[:2]
         if height is not None and width is not None:
             return height, width
-        if part.is_jpeg(bytes_of[part.name]):
-            return images.stored_size(bytes_of[part.name].tobytes())
-        sample[part.name] = part.decode(bytes_of[part.name], state)
-        height, width = sample[part.name].shape[:2]
+        if field.is_jpeg(bytes_of[field.name]):
+            return images.stored_size(bytes_of[field.name].tobytes())
+        sample[field.name] = field.decode(bytes_of[field.name], state)
+        height, width = sample[field.name].shape[:2]
         return int(height), int(width)
 
     def _decode(
         self, bytes_of: Mapping[str, Array], sample: dict[str, Any], size: Size | None, reduced: int, state: ThreadState
     ) -> None:
-        for name, part in self._fields.items():
+        for name, field in self._fields.items():
             if name in sample:
                 continue
-            if size is not None and reduced > 1 and part.is_jpeg(bytes_of[name]):
-                sample[name] = part.decode_jpeg(bytes_of[name], size, reduced, state)
+            if size is not None and reduced > 1 and field.is_jpeg(bytes_of[name]):
+                sample[name] = field.decode_jpeg(bytes_of[name], size, reduced, state)
             else:
-                sample[name] = part.decode(bytes_of[name], state)
+                sample[name] = field.decode(bytes_of[name], state)
         if size is not None:
             allowed = {size, (-(-size[0] // reduced), -(-size[1] // reduced))}
-            sizes = {np.shape(sample[part.name])[:2] for part in self._rasters}
+            sizes = {np.shape(sample[field.name])[:2] for field in self._rasters}
             if not sizes <= allowed:
                 raise SampleError(f"the rasters of a sample have one height and width, not {sorted(sizes | {size})}")
 
-    def _made(self, part: FieldPart, made: Sample) -> Any:
-        """The value of a field after all stages, in its dtype."""
-        value = made[part.name]
-        if part.name in self._augmentation.derived:
-            return part.cast(value)
-        if part.spec.kind in RASTER_KINDS and value.dtype != part.spec.dtype:
-            raise SampleError(f"a function in geometry made '{part.name}' {value.dtype}; it stays {part.spec.dtype}")
-        return value
+    def _made(self, name: str, value: Any) -> Any:
+        """The value of a field after all stages, in its dtype: a derived one in that which its codec would store."""
+        spec = self._augmentation.derived.get(name)
+        if spec is None:
+            spec = self._fields[name].spec
+            if spec.kind in RASTER_KINDS and value.dtype != spec.dtype:
+                raise SampleError(f"a function in geometry made '{name}' {value.dtype}; it stays {spec.dtype}")
+            return value
+        array = np.asarray(value)
+        if isinstance(value, str) or array.dtype == spec.dtype:
+            return value
+        stored = Raw(spec.dtype)
+        try:
+            return stored.decode(stored.encode(array)[""], stored.spec(spec.kind, array))
+        except SampleError as error:
+            raise error.located(stage="derive", field=name) from error
 
 
 # --- the row function -------------------------------------------------------------------------------------------------
@@ -344,16 +346,16 @@ class Reading:
         paths: The files.
         imported: Whether each file is one of another tool, which may write to it: the checksum of a record is compared at each
             reading, but not at a URL, where another object is noticed.
-        parts: The fields that are read, from each of a sample's records: that of the dataset, and those of added fields.
-        placed: With an `augmentation`, the parts that fill outputs.
+        fields: The fields that are read, from each of a sample's records: that of the dataset, and those of added fields.
+        targets: Where their values go, and those of fields that are derived.
         augmentation: What happens to each sample.
         announce: The page cache cannot hold all files, so the system is told which bytes come next.
     """
 
     paths: Sequence[Any]
     imported: Sequence[bool]
-    parts: Sequence[Sequence[FieldPart]]
-    placed: Sequence[FieldPart] = ()
+    fields: Sequence[Sequence[StoredField]]
+    targets: Sequence[Target]
     augmentation: Augmentation | None = None
     announce: bool = False
 
@@ -367,22 +369,22 @@ def stop_opencv_threads(reading: Reading) -> None:
 class Place:
     """A record of each sample: that of the dataset, or one of fields that a model added; its columns, and what fills its row."""
 
-    def __init__(self, parts: Sequence[FieldPart], first: int, augmenter: Augmenter | None) -> None:
-        """`first`: its first column, which is the number of the file."""
-        self.first, self.augmenter = first, augmenter
-        self.fields = sorted({part.field for part in parts}, key=lambda name: name.encode())  # as in an Example
+    def __init__(self, number: int, reading: Reading, first: int) -> None:
+        """`number`: that of the record among those of a sample. `first`: its first column, which is the number of the file."""
+        self.first, fields, targets = first, reading.fields[number], reading.targets
+        self.fields = sorted({field.field for field in fields}, key=lambda name: name.encode())  # as in an Example
         self.columns = [*PLACE, *(f"{name}_{what}" for name in self.fields for what in ("offset", "size"))]
         """The names of the columns after that of the file."""
         after = first + 1 + len(PLACE)
-        self.spans = [(name, after + 2 * number) for number, name in enumerate(self.fields)]
+        self.spans = [(name, after + 2 * at) for at, name in enumerate(self.fields)]
         """Each field, and the column of its offset; that of its size is the next one."""
-        self.whole = any(part.needs_record for part in parts)
-        self.contents = [("" if part.needs_record else part.field, part) for part in parts]
-        """The parts, each with the name of its bytes: that of its field, or "" for the whole Example."""
-        uses = Counter(part.field for part in parts)
-        plain = [] if self.whole or augmenter is not None else [part for part in parts if part.direct]
-        self.direct = {part.field: part.output.name for part in plain if uses[part.field] == 1}
-        """Raw fields that fill one output only, whose bytes are their rows, into which they are read; and those outputs."""
+        self.whole = any(field.needs_record for field in fields)
+        self.augmenter: Augmenter | None = None
+        if reading.augmentation is not None and number == 0:  # the plan refuses added fields that geometry would move
+            self.augmenter = Augmenter(fields, targets, reading.augmentation)
+        self.uses = [] if self.augmenter else uses_of(fields, targets)
+        self.direct = {use.field.field: use.into for use in self.uses if use.direct}
+        """Fields whose bytes are read into rows of an output, and these outputs."""
 
 
 class RowReader:
@@ -394,12 +396,8 @@ class RowReader:
         self.places: list[Place] = []
         self.columns = len(COLUMNS)
         """The number of columns of `Rows`."""
-        for parts in reading.parts:
-            augmenter = None
-            # The plan refuses added fields that geometry would move.
-            if reading.augmentation is not None and not self.places:
-                augmenter = Augmenter(parts, reading.placed, reading.augmentation)
-            self.places.append(place := Place(parts, self.columns, augmenter))
+        for number in range(len(reading.fields)):
+            self.places.append(place := Place(number, reading, self.columns))
             self.columns += 1 + len(place.columns)
         self._read_places = [place for place in self.places if place.fields]
         self.fields = [name for place in self.places for name in place.fields]
@@ -443,9 +441,16 @@ class RowReader:
                 if place.augmenter is not None:
                     place.augmenter.fill(contents, values, cells, state)
                     continue
-                for name, part in place.contents:
-                    if name in contents:  # others were read into their rows
-                        part.fill(contents[name], values, cells[ROW], state)
+                for field, targets, into in place.uses:
+                    if (content := contents.get(field.content)) is None:  # it was read into its row
+                        continue
+                    if into:
+                        codec: Any = field.codec
+                        codec.decode_into(content, field.spec, values[into][cells[ROW], ...])
+                        continue
+                    value = field.decode(content, state)
+                    for target in targets:
+                        target.place(value, values, cells[ROW])
             except (RecordError, SampleError) as error:
                 where = "" if place is self.places[0] else f" ({state.path}, added fields)"
                 return f"{error.reason}{where}"

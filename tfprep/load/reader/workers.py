@@ -66,10 +66,8 @@ def open_worker(setup: Setup) -> Work:
     if hasattr(os, "SCHED_BATCH"):
         # A thread that has read or waited does not take the processor from the thread that trains (sched(7)).
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    parts = [part for parts in setup.reading.parts for part in parts]
-    if "bfloat16" in {
-        one.dtype for one in (*setup.outputs, *(one for part in parts for one in (part.output, part.spec)))
-    }:
+    specs = [field.spec for fields in setup.reading.fields for field in fields]
+    if "bfloat16" in {one.dtype for one in (*specs, *(target.output for target in setup.reading.targets))}:
         require_bfloat16()
     memory, reader = MappedMemory(setup.memory), RowReader(setup.reading)
     stop_opencv_threads(setup.reading)
