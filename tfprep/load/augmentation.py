@@ -94,6 +94,11 @@ class Augmentation:
         stages = self.views[0].forms[0]
         return {name: getattr(stages, name) for name in ("border", "fill", "min_visible", "row_fields", "flip_indices")}
 
+    @property
+    def has_custom(self) -> bool:
+        """True if a function of whole samples is among the geometry: it may change any field."""
+        return any(isinstance(op, Custom) for view in self.views for form in view.forms for op in form.geometry)
+
     def draws(self, view: View, position: int) -> Draws:
         """Return the draws of a view of the sample at a position of the run."""
         prefix = f"{view.name}/" if view.name else ""

@@ -237,7 +237,11 @@ def plan_loader(sources: Sequence[SplitRows], options: LoaderOptions) -> LoaderP
     schedule = _schedule(options, table, augmentation, mixing)
 
     # How it is read: which fields, from which tables.
-    indexed = _indexed(sources, stored, read)
+    of_index = {name for name in EXTRA if name not in stored}
+    if stored.get("label") == FieldSpec("label", (), "int64") and {source.label for source in sources} == {"label"}:
+        made_at_load = "label" in options.derive or (augmentation is not None and augmentation.has_custom)
+        of_index |= set() if made_at_load else {"label"}
+    indexed = {output.name: output.fields[0] for output in read.outputs if output.fields[0] in of_index}
     from_records = [output for output in filled.outputs if output.name not in indexed]
     targets = targets_of(from_records, specs)
     delivered = [target.name for target in targets if target.name not in options.derive]
@@ -368,13 +372,6 @@ def _schedule(
         since=augmentation.since if augmentation else (),
         buckets=buckets,
     )
-
-
-def _indexed(sources: Sequence[SplitRows], stored: Mapping[str, FieldSpec], read: Outputs) -> Mapping[str, str]:
-    of_index = {name for name in EXTRA if name not in stored}
-    if stored.get("label") == FieldSpec("label", (), "int64") and {source.label for source in sources} == {"label"}:
-        of_index.add("label")
-    return {output.name: output.fields[0] for output in read.outputs if output.fields[0] in of_index}
 
 
 def _table_of(group: str, table: RecordTable) -> RecordTable:
