@@ -478,22 +478,3 @@ def test_views_without_ops_are_views(data):
     assert [(name, len(images)) for name, images in batch["image"].items()] == [("first", 2), ("second", 1)]
     for images in batch["image"].values():
         assert all(np.array_equal(image, whole["image"]) for image in images)
-
-
-def seven(sample, draws):
-    return np.array(7)
-
-
-def plus_ten(sample, draws):
-    return {**sample, "label": sample["label"] + 10}
-
-
-def test_a_label_that_is_made_at_load_is_not_that_of_the_index(data):
-    """Of a stored label alone, the index knows the number."""
-    (stored,) = batches(data, 1, "val", fields=["image", "label"])
-    derived = {"derive": {"label": derive.Own(seven, kind="label", reads=["image"])}}
-    (batch,) = batches(data, 1, "val", fields=["image", "label"], **derived)
-    assert batch["label"].tolist() == [7] * 8
-    changed = {"geometry": [augment.Custom(plus_ten, always=True)]}
-    (batch,) = batches(data, 1, "val", fields=["image", "label"], **changed)
-    assert batch["label"].tolist() == (stored["label"] + 10).tolist()

@@ -12,7 +12,7 @@ import pytest
 import tfprep
 from tests.conftest import CODECS, write_dataset
 from tests.load.batches import batches, check_same, joined, keys
-from tfprep import augment, codecs
+from tfprep import augment, codecs, derive
 from tfprep.errors import LoaderError
 from tfprep.load import mix
 
@@ -302,3 +302,33 @@ def test_the_numpy_loader_imports_no_framework(photos):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def seven(sample, draws):
+    return np.array(7)
+
+
+def plus_ten(sample, draws):
+    return {**sample, "label": sample["label"] + 10}
+
+
+def test_a_label_that_is_made_at_load_is_not_that_of_the_index(data):
+    """Of a stored label alone, the index knows the number."""
+    (stored,) = batches(data, 1, "val", fields=["image", "label"])
+    derived = {"derive": {"label": derive.Own(seven, kind="label", reads=["image"])}}
+    (batch,) = batches(data, 1, "val", fields=["image", "label"], **derived)
+    assert batch["label"].tolist() == [7] * 8
+    changed = {"geometry": [augment.Custom(plus_ten, always=True)]}
+    (batch,) = batches(data, 1, "val", fields=["image", "label"], **changed)
+    assert batch["label"].tolist() == (stored["label"] + 10).tolist()
+
+
+def test_fields_of_different_sizes_are_not_stacked(data, uneven):
+    """Each would need an array of its own size; after geometry to one size they are stacked."""
+    images = tfprep.open(uneven.path)
+    with pytest.raises(LoaderError, match=r"'inputs' stacks image, mask, whose samples differ in size: .*Resize"):
+        images.numpy_loader("train", 8, inputs=["image", "mask"])
+    (batch,) = batches(images, 1, inputs=["image", "mask"], geometry=[augment.Resize(24, 32)])
+    assert batch.shape == (8, 24, 32, 4)
+    with pytest.raises(LoaderError, match="differ in size"):
+        data.numpy_loader("train", 8, inputs=["image", "mask"], geometry=[augment.Custom(plus_ten)])

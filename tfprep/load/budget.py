@@ -57,7 +57,7 @@ MOST_ARRAY_BYTES = 1 << 40
 
 def row_bytes(outputs: Sequence[Output]) -> int:
     """Bytes of one row of these outputs, without arrays that differ in size."""
-    return sum(max(output.row_bytes, SMALLEST_ROW) for output in outputs)
+    return sum([max(output.row_bytes, SMALLEST_ROW) for output in outputs])
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,8 @@ def _one_hot(name: str, value: Any) -> Any:
 
 def _views(name: str, value: Any) -> Any:
     example = '{"global": (2, {"geometry": [...], "color": [...]})}'
-    for kind, view in value.items() if isinstance(value, Mapping) and value else [("", None)]:
+    views: Mapping[Any, Any] = value if isinstance(value, Mapping) and value else {"": None}
+    for kind, view in views.items():
         named = isinstance(kind, str) and kind and "/" not in kind
         pair = isinstance(view, tuple | list) and len(view) == 2 and type(view[0]) is int and view[0] > 0
         if not named or not pair or not isinstance(view[1], Mapping) or not view[1].keys() <= {"geometry", "color"}:

@@ -127,10 +127,10 @@ def select(table: RecordTable, options: LoaderOptions, least: int) -> Selection:
     rules = [name for name, value in by_rule.items() if value is not None]
     if len(rules) > 1:
         raise LoaderError(f"{' and '.join(rules)} both say how often a sample comes; choose one")
-    if rules and options.order == "sequential":
-        raise LoaderError(f"{rules[0]} draws samples in a random order; leave order='sequential' out")
     if rules and not options.training:
         raise LoaderError(f"{rules[0]} is for training; with training=False every sample is read once")
+    if rules and options.order == "sequential":
+        raise LoaderError(f"{rules[0]} draws samples in a random order; leave order='sequential' out")
     if options.balance is not None:
         # Every class that occurs equally often, rounded up; an epoch is about as long as without `balance`.
         values = _values(table, rows, str(options.balance), several=True)

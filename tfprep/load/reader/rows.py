@@ -207,9 +207,14 @@ class Target:
 
 
 def targets_of(outputs: Sequence[Output], specs: Mapping[str, FieldSpec]) -> list[Target]:
-    """The target of every field in every output."""
+    """The target of every field in every output; LoaderError for stacked fields whose samples differ in size."""
     targets = []
     for output in outputs:
+        if output.stacked and None in output.shape:
+            raise LoaderError(
+                f"{output.name!r} stacks {', '.join(output.fields)}, whose samples differ in size: make them one size by "
+                "geometry=[..., augment.Resize(224, 224)], or name them in a dict"
+            )
         first = 0
         for name in output.fields:
             last = first + (channels_of(specs[name]) if output.stacked else 0)
@@ -373,7 +378,7 @@ class Place:
         """`number`: that of the record among those of a sample. `first`: its first column, which is the number of the file."""
         self.first, fields, targets = first, reading.fields[number], reading.targets
         self.fields = sorted({field.field for field in fields}, key=lambda name: name.encode())  # as in an Example
-        self.columns = [*PLACE, *(f"{name}_{what}" for name in self.fields for what in ("offset", "size"))]
+        self.columns = [*PLACE, *[f"{name}_{what}" for name in self.fields for what in ("offset", "size")]]
         """The names of the columns after that of the file."""
         after = first + 1 + len(PLACE)
         self.spans = [(name, after + 2 * at) for at, name in enumerate(self.fields)]

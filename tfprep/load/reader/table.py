@@ -93,7 +93,7 @@ class RecordTable:
         files = [(part, info) for part in parts for variant in part.read for info in part.info.files[variant]]
         self.files: list[Path] = [part.dataset.shard_path(info) for part, info in files]
         self.imported = [part.dataset.manifest.imported is not None for part, _ in files]
-        self.shard_bytes = sum(info.bytes for _, info in files)
+        self.shard_bytes = sum([info.bytes for _, info in files])
         self.file_ends: Numbers = np.cumsum([info.records for _, info in files])
         """For each file the number of the first record after it: int64 [files]."""
 

@@ -66,8 +66,8 @@ def open_worker(setup: Setup) -> Work:
     if hasattr(os, "SCHED_BATCH"):
         # A thread that has read or waited does not take the processor from the thread that trains (sched(7)).
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    specs = [field.spec for fields in setup.reading.fields for field in fields]
-    if "bfloat16" in {one.dtype for one in (*specs, *(target.output for target in setup.reading.targets))}:
+    dtypes = {field.spec.dtype for fields in setup.reading.fields for field in fields}
+    if "bfloat16" in dtypes | {target.output.dtype for target in setup.reading.targets}:
         require_bfloat16()
     memory, reader = MappedMemory(setup.memory), RowReader(setup.reading)
     stop_opencv_threads(setup.reading)
