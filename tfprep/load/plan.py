@@ -232,6 +232,7 @@ def plan_loader(sources: Sequence[SplitRows], options: LoaderOptions) -> LoaderP
     if options.mix or options.one_hot is not False:
         mixing = plan_mixing(options, datasets[0], filled, specs)
     outputs = filled if mixing is None else mixing.delivered(filled)
+    channels_first = [] if options.layout == "NHWC" else _with_channels(outputs, specs)
     schedule = _schedule(options, table, augmentation, mixing)
 
     # How it is read: which fields, from which tables.
@@ -269,12 +270,12 @@ def plan_loader(sources: Sequence[SplitRows], options: LoaderOptions) -> LoaderP
     memory = plan_memory(budget, batch, options.prefetch, most, working + workers.nbytes, fetches=remote)
     if caches and options.cache == "auto":
         # A hit saves more than a read where something is decoded.
-        decodes = not all([use.direct for fields in fields_in.values() for use in uses_of(fields, targets)])
+        decodes = not all(use.direct for fields in fields_in.values() for use in uses_of(fields, targets))
         least = math.ceil(table.records * (PARTLY if decodes else 1))
         caches = memory.cache_bytes >= least * row_bytes(from_records)
     return LoaderPlan(
         options=options, ops=ops, augmentation=augmentation, mixing=mixing, filled=filled, outputs=outputs, indexed=indexed,
-        from_records=from_records, schedule=schedule, channels_first=[] if options.layout == "NHWC" else _with_channels(outputs, specs),
+        from_records=from_records, schedule=schedule, channels_first=channels_first,
         batch_rows=batch_rows, tables=tables, fields_in=fields_in, targets=targets, threads=threads, workers=workers,
         memory=memory, free_memory=free_memory, is_remote=remote, keeps_decoded=caches,
     )  # fmt: skip
