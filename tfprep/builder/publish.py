@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import reduce
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,8 +55,14 @@ def write_files(
             else:  # the next fields add computes only what is missing
                 new.set_aside(entry.folder, layout.out / fields_receipts(group) / entry.folder)
     index, locations = new.file(INDEX), new.file(LOCATIONS)
+    columns = schema(list(manifest.fields), label_type(manifest.fields))
+    tables = (  # the rows of one variant of one shard are in memory at a time
+        joined_tables(_rows(layout, receipt, variant, columns) for receipt in receipts if receipt.split == split)
+        for split, info in manifest.splits.items()
+        for variant in range(info.variants)
+    )
     with writing(index):
-        write_index_file(index, layout, manifest, receipts)
+        write_index(index, columns, itertools.chain.from_iterable(tables))
         manifest = write_locations(locations, index, manifest)
     digests = {name: digest_of(path) for name, path in ((INDEX, index), (LOCATIONS, locations))}
     tfds = {} if manifest.within else tfds_files(manifest)  # TensorFlow Datasets finds shards by prescribed names only
@@ -171,17 +176,6 @@ def manifest_of(
 
 
 # --- index and rejected samples ---------------------------------------------------------------------------------------
-
-
-def write_index_file(path: Path, layout: Layout, manifest: Manifest, receipts: Sequence[Receipt]) -> None:
-    """Write the index. Rows of one variant of one shard are in memory at a time."""
-    columns = schema(list(manifest.fields), label_type(manifest.fields))
-    groups = (
-        joined_tables(_rows(layout, receipt, variant, columns) for receipt in receipts if receipt.split == split)
-        for split, info in manifest.splits.items()
-        for variant in range(info.variants)
-    )
-    write_index(path, columns, itertools.chain.from_iterable(groups))
 
 
 def _rows(layout: Layout, receipt: Receipt, variant: int, columns: pa.Schema) -> pa.Table:

@@ -455,7 +455,8 @@ class NewVersion:
         with writing(self.folder):
             for name, is_durable in self._names.items():
                 if not is_durable:
-                    _sync(self.folder / name)
+                    with (self.folder / name).open("rb+") as file:
+                        os.fsync(file.fileno())
         if is_remote(self.root):
             self._next = self._uploaded()
             return self._next.path
@@ -547,11 +548,6 @@ def find_current(root: Path) -> Version | None:
         pass
     numbers = version_numbers(root)
     return Version(root, numbers[-1], version_folder(root, numbers[-1])) if numbers else None
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
 
 
 def _point_link(version: Version) -> None:

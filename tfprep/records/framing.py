@@ -43,7 +43,7 @@ class Frame(NamedTuple):
 
 
 def masked_crc(data: bytes | Array) -> int:
-    """Return the masked CRC-32C that a frame stores.
+    """Return the masked CRC-32C that a frame stores: masked, so that the checksum of data that holds checksums stays useful.
 
     Args:
         data: The length or the payload of the frame.
@@ -51,11 +51,7 @@ def masked_crc(data: bytes | Array) -> int:
     Returns:
         A number of 32 bits.
     """
-    return masked(google_crc32c.value(data))
-
-
-def masked(crc: int) -> int:
-    """Mask a CRC-32C, so that the checksum of data that holds checksums stays useful."""
+    crc: int = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 

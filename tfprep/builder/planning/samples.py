@@ -188,10 +188,12 @@ def _check_unique(table: SampleTable) -> None:
 
 
 def _sample(texts: _Scratch, row: Any) -> Sample:
-    lengths = row["lengths"].tolist()
-    parts = texts.read(int(row["offset"]), sum(lengths) + 3 * len(BETWEEN))
-    edges = np.cumsum([0, *(length + len(BETWEEN) for length in lengths)]).tolist()
-    key, files, values, stat = (parts[edge : edge + length] for edge, length in zip(edges[:4], lengths, strict=True))
+    lengths, start, parts = row["lengths"].tolist(), 0, []
+    content = texts.read(int(row["offset"]), sum(lengths) + 3 * len(BETWEEN))
+    for length in lengths:
+        parts.append(content[start : start + length])
+        start += length + len(BETWEEN)
+    key, files, values, stat = parts
     paths = os.fsdecode(files).split(SEPARATOR) if files else []
     return key.decode(), paths, json.loads(values or b"[]"), stat.decode(), int(row["identity"])
 

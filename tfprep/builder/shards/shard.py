@@ -409,7 +409,9 @@ class _Shard:
             else:
                 self._moments[name] = self._moments.get(name, Moments()).plus(moments)
         for name, counts in made.counts.items():
-            self._counts.setdefault(name, Counter()).update(counts)
+            totals = self._counts.setdefault(name, Counter())
+            for number, count in counts.items():
+                totals[number] += count
         if image in maker.notes:
             self._notes[maker.notes[image]] += 1
         if maker.warned:
@@ -422,7 +424,7 @@ class _Shard:
         rows: list[list[Any]] = []
         specs: list[Mapping[str, FieldSpec]] = []
         moments: dict[str, Moments] = {}
-        counts: dict[str, Counter[int]] = {}
+        counts: Mapping[str, Mapping[int, int]] = {}
         image, maker = self._context.inputs.image, self._context.maker
         for stored in maker.variants(key, raw.parts, self._count, pixels=position < self._sampled):
             if maker.warned and self._context.reject_warned:
@@ -448,7 +450,7 @@ class _Shard:
             specs.append(stored.specs)
         return _Made(rows, payloads, of_variants(specs), moments, counts)
 
-    def _sums(self, stored: Stored, position: int) -> tuple[dict[str, Moments], dict[str, Counter[int]]]:
+    def _sums(self, stored: Stored, position: int) -> tuple[dict[str, Moments], dict[str, dict[int, int]]]:
         """Sum up variant 0: class counts of every split, pixels of the training split only."""
         moments, counts, classes = {}, {}, self._context.maker.classes
         for name, spec in stored.specs.items():

@@ -55,11 +55,13 @@ def of_variants(variants: Iterable[Mapping[str, FieldSpec]]) -> dict[str, FieldS
     whole: dict[str, FieldSpec] = {}
     for specs in variants:
         for name, spec in specs.items():
-            if form_of(whole.setdefault(name, spec)) != form_of(spec):
-                reason = f"its variants differ: {form_of(whole[name])} and {form_of(spec)}"
+            before = whole.setdefault(name, spec)
+            if before is spec or before == spec:
+                continue
+            if form_of(before) != form_of(spec):
+                reason = f"its variants differ: {form_of(before)} and {form_of(spec)}"
                 raise SampleError(reason, stage="encode", field=name)
-            if whole[name] != spec:
-                whole[name] = merge(whole[name], spec) or spec
+            whole[name] = merge(before, spec) or spec
     return whole
 
 
@@ -140,10 +142,14 @@ def image_moments(image: Array) -> Moments:
     return Moments(pixels, *map(tuple, whole.tolist()))
 
 
-def class_counts(value: Any, classes: int) -> Counter[int]:
+def class_counts(value: Any, classes: int) -> dict[int, int]:
     """Count how often each class occurs in a label (or several), or in the pixels of a mask; other numbers are left out."""
     numbers = np.asarray(value).reshape(-1)
-    if numbers.size <= _FEW:
-        return Counter(number for number in numbers.tolist() if 0 <= number < classes)
-    counts = np.bincount(numbers.astype(np.int64), minlength=classes)[:classes]
-    return Counter({number: int(counts[number]) for number in np.flatnonzero(counts).tolist()})
+    if numbers.size > _FEW:
+        counts = np.bincount(numbers.astype(np.int64), minlength=classes)[:classes]
+        return {number: int(counts[number]) for number in np.flatnonzero(counts).tolist()}
+    few: dict[int, int] = {}
+    for number in numbers.tolist():
+        if 0 <= number < classes:
+            few[number] = few.get(number, 0) + 1
+    return few
