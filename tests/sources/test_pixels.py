@@ -1,5 +1,6 @@
 """Images that are not 8-bit RGB, written by tifffile, pydicom, rasterio, OpenCV and Pillow, built and loaded number by number."""
 
+import importlib.util
 import io
 import re
 from pathlib import Path
@@ -16,6 +17,7 @@ from tfprep.dataset import open_dataset
 from tfprep.errors import RecipeError, SampleError
 from tfprep.images.pillow import check_pixels
 from tfprep.recipe import Recipe
+from tfprep.sources.detection.detect import detect
 
 tifffile = pytest.importorskip("tifffile")
 pydicom = pytest.importorskip("pydicom")
@@ -371,6 +373,31 @@ def test_transparent_pixels_are_laid_over_a_color_that_is_named(tmp_path):
     np.testing.assert_array_equal(fields["c.png"]["image"], np.repeat(rgba[:, :, :1], 3, 2))
     _, refused = built(sources.Folder("*"), root, tmp_path / "refused")
     assert list(refused) == ["a.png"]
+
+
+@pytest.fixture
+def no_tifffile(monkeypatch):
+    """As where it is not installed."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *at: None if name == "tifffile" else find(name, *at))
+
+
+def test_tiff_that_becomes_8_bit_rgb_needs_no_tifffile(tmp_path, no_tifffile):
+    rgb = np.random.default_rng(3).integers(0, 256, (12, 10, 3)).astype(np.uint8)
+    root = folder(tmp_path / "data", {"a.tif": tiff(rgb, photometric="rgb"), "b.png": png(rgb)})
+    pixels = sources.Pixels(background=(255, 255, 255))
+    fields = fields_of(sources.Folder("*", pixels={"image": pixels}), root, tmp_path / "out")
+    for key in ("a.tif", "b.png"):
+        np.testing.assert_array_equal(fields[key]["image"], rgb)
+
+
+def test_init_names_the_missing_package_for_some_of_the_files(tmp_path, no_tifffile):
+    """It asks for none where the others decide, and says that the build of these needs it."""
+    deep = {f"{n}.tif": tiff(DEEP[:, :, :3], photometric="rgb") for n in range(2)}
+    root = folder(tmp_path / "data", deep | {f"{n}.png": png(DEEP[:, :, :3]) for n in range(30)})
+    found = detect(root, "images")
+    assert found.source.pixels == {"image": sources.Pixels()}
+    assert any("such as 0.tif: reading TIFF with its own numbers needs tifffile" in line for line in found.lines())
 
 
 def test_the_limit_of_pixels_is_an_option(tmp_path):

@@ -102,7 +102,10 @@ class PixelDecoder:
 
     def size(self, raw: Mapping[str, Any]) -> Size | None:
         with images.pixel_limit(self.pixels.max_pixels):
-            height, width = images.pixels_size(raw[self.field], self.pixels.page)
+            if self.pixels.background is not None:  # as 8-bit RGB, by Pillow
+                height, width = images.image_size(raw[self.field])
+            else:
+                height, width = images.pixels_size(raw[self.field], self.pixels.page)
             return (width, height) if self._ignored_orientation(raw[self.field]) >= 5 else (height, width)
 
     def decode(self, raw: Mapping[str, Any], size: Size | None) -> Array:

@@ -177,6 +177,14 @@ def test_a_folder_of_mixed_forms_builds_and_names_the_rare_ones(tmp_path, counts
     assert {key[:3] for key in read_rejected(tmp_path / "out")} == {"rgb" if counts["deep"] == 9 else "dee"}
 
 
+def test_a_source_that_fails_is_named_beside_the_doubts_about_it(tmp_path):
+    for day in ("2024-05-03", "2024-05-04"):
+        (tmp_path / "raw" / day).mkdir(parents=True)
+        (tmp_path / "raw" / day / f"of {day}.jpg").write_bytes(b"no image")
+    with pytest.raises(SourceError, match=r"have names of dates(.|\n)*none of 2 samples that were opened can be read"):
+        detect(tmp_path / "raw")
+
+
 def test_damaged_dicom_is_no_traceback(tmp_path):
     """A file of pydicom's own tests, in which the number of frames is '1A'."""
     pydicom = pytest.importorskip("pydicom")

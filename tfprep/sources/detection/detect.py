@@ -87,7 +87,7 @@ def _readings(files: Files, layout: Layout | None) -> tuple[list[Reading], list[
                     try:
                         readings.append(_accounted(proposal, files))
                     except TfprepError as error:
-                        causes += proposal.doubts or [str(error)]
+                        causes += [*proposal.doubts, str(error)]
         except TfprepError as error:
             causes.append(str(error))
     if layout is not None:

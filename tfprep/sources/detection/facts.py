@@ -154,7 +154,7 @@ def look(source: Source, root: Path, there: Collection[int] = (), samples: int =
     for _, _, entry in sorted(chosen, reverse=True):
         try:
             _open(facts, source, root, listing, entry)
-        except SampleError as error:
+        except (SampleError, MissingDependencyError) as error:
             facts.problems.append(f"{entry.key}: {error}")
     for usual, _ in Counter(facts.forms.values()).most_common(1):  # a field has one dtype and number of channels
         others = (key for key, form in facts.forms.items() if form != usual)
