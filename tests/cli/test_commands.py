@@ -117,7 +117,7 @@ def test_files_that_the_source_does_not_read_are_counted(recipe, photos, run, su
     (raw / "notes.txt").write_text("")
     recipe.write_text(RECIPE.replace("sources.Folder(", "sources.Folder('{label}/*.jpg', "))
     order = ("build", recipe, "--data", raw, "--out", tmp_path / "out", "--workers", 0)
-    assert "Not read by the source: not an image by its suffix: 1, outside the pattern: 1" in succeed(*order)
+    assert "Left out or missing: not an image by its suffix (1), outside the pattern (1)" in succeed(*order)
     assert json.loads(run(*order, "--json")[1])["passed_over"] == {
         "not an image by its suffix": 1,
         "outside the pattern": 1,

@@ -183,8 +183,8 @@ def _summary_text(summary: Any, finish: bool) -> str:
             f"{units.number(summary.rejected, 'input was', 'inputs were')} rejected; see {summary.path / 'rejects.jsonl'}"
         )
     if summary.passed_over:
-        counts = (f"{reason}: {count:,}" for reason, count in summary.passed_over.items())
-        lines.append(f"Not read by the source: {', '.join(counts)}")
+        counts = (f"{reason} ({count:,})" for reason, count in summary.passed_over.items())
+        lines.append(f"Left out or missing: {', '.join(counts)}")
     if built:
         lines.append(f"Report: {summary.path / 'report.html'}")
     if sizes := mixed_sizes(open_dataset(summary.out).manifest):
