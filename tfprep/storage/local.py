@@ -60,7 +60,9 @@ def open_regular(path: Path) -> BinaryIO:
 
 def _cannot_open(path: Path, error: Exception) -> DatasetError:
     reason = getattr(error, "strerror", None) or error
-    return DatasetError(f"{path} cannot be opened ({reason}); is the dataset complete?")
+    many = getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE)
+    fix = "raise the limit of open files (ulimit -n)" if many else "is the dataset complete?"
+    return DatasetError(f"{path} cannot be opened ({reason}); {fix}")
 
 
 def _not_regular(path: Path) -> DatasetError:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.load.batches import check_same
+from tests.photos import build_photos
 from tests.waiting import wait_until
 from tfprep.errors import LoaderError, StalledPipelineError
 from tfprep.load.budget import PREFETCH_FROM_MEMORY
@@ -219,6 +220,33 @@ def test_iterators_in_cycles_are_collected_in_any_thread(photos):
     command = [sys.executable, "-c", CYCLES, str(photos.path), "20"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.stdout == "1 thread left\n", done.stderr
+
+
+FEW_DESCRIPTORS = """
+import resource, sys
+import tfprep
+
+data = tfprep.open(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))
+for workers in ("threads", "processes"):
+    loader = data.numpy_loader("train", 4, cache=False, workers=workers, threads=2)
+    print(sum(len(batch["label"]) for batch in loader))
+    loader.close()
+loader = data.numpy_loader("train", 4, cache=False, workers="threads")
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, 48))
+try:
+    loader[0]
+except tfprep.errors.DatasetError as error:
+    print(error)
+"""
+
+
+def test_more_shards_than_descriptors_are_read(tmp_path):
+    folder = build_photos(tmp_path, 160, recipe={"shards": {"train": 64}})
+    command = [sys.executable, "-c", FEW_DESCRIPTORS, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout.startswith("160\n160\n"), done.stderr
+    assert "(Too many open files); raise the limit of open files (ulimit -n)" in done.stdout
 
 
 def test_a_file_stays_open_while_the_system_is_told_of_it(tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ fetched ahead, such as a substitute of a bad record, is a request of its own.
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import threading
 from bisect import bisect_right
@@ -28,7 +29,7 @@ from tfprep.storage.store import Store, open_store
 from tfprep.storage.urls import is_remote
 
 OPEN_FILES = 256
-"""Shards held open at a time; the usual limit of a process is 1,024 descriptors."""
+"""Shards held open at a time, or a quarter of the descriptors that the process may have where that is less (usually 1,024)."""
 GAP_BYTES = 64 << 10
 """A gap of at most this between two ranges is fetched along with them, which takes a connection of 100 MB/s less than 1 ms."""
 REQUEST_BYTES = 8 << 20
@@ -63,11 +64,12 @@ class Files:
         bytes_fetched: The bytes that these brought.
     """
 
-    def __init__(self, paths: Sequence[Any], *, limit: int = OPEN_FILES) -> None:
+    def __init__(self, paths: Sequence[Any], *, limit: int = 0) -> None:
         self.paths = paths
         self.remote = np.array([is_remote(path) for path in paths], bool)
         self.requests = self.bytes_fetched = 0
-        self._limit = limit
+        allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # -1: any number
+        self._limit = limit or (min(OPEN_FILES, max(1, allowed // 4)) if allowed > 0 else OPEN_FILES)
         self._open: dict[int, _LocalFile] = {}
         self._stores: dict[Any, Store] = {}
         self._versions: dict[int, str] = {}
