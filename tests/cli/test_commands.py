@@ -232,9 +232,10 @@ def test_init_names_files_whose_names_are_not_utf8(photos, succeed, tmp_path):
         write_photos(tmp_path / "raw" / split, 20, noise=noise)
     (tmp_path / "raw/test").mkdir()
     shutil.copy(photos / "cat/0.jpg", tmp_path / "raw/test" / os.fsdecode(b"caf\xe9.jpg"))
-    out = succeed("init", tmp_path / "raw", "--out", tmp_path / "recipe.py")
+    recipe = tmp_path / os.fsdecode(b"r\xe9.py")
+    out = succeed("init", tmp_path / "raw", "--out", recipe)
     assert "have no labels, and are left out: test/caf\\udce9.jpg" in out
-    assert "caf/udce9.jpg" in (tmp_path / "recipe.py").read_text()
+    assert "caf/udce9.jpg" in recipe.read_text()
 
 
 def test_init_says_why_it_draws_no_samples(succeed, tmp_path, monkeypatch):

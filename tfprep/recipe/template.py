@@ -118,7 +118,7 @@ def recipe_text(detected: Reading, folder: Path, path: Path) -> str:
         modules += "\nfrom tfprep.dataset import Records"
     return _TEMPLATE.format(
         facts=printable("\n".join(detected.lines())).replace('"""', "'''").replace("\\", "/"),
-        file=shlex.quote(path.name),
+        file=printable(shlex.quote(path.name)),
         modules=modules,
         data=_double_quoted(repr(os.path.relpath(folder, path.parent.resolve()))),  # `..` of a link is not where it is
         name=name,
