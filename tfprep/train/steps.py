@@ -9,6 +9,7 @@ before.
 from __future__ import annotations
 
 import functools
+import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from tfprep.load.threads import CountingLoader, forget_loader, loader_of_this_th
 from tfprep.train.backend import accelerator_memory, block_until_done, compilations, ends_data, is_tensor_iterator
 from tfprep.train.monitor.waits import TimedIterator, WaitClock, image_count, timed_tensors
 
+_LOG = logging.getLogger("tfprep.train")
 _TRACING = "_tfprep_tracing"
 """Attribute of a train step whose traces are counted."""
 
@@ -208,7 +210,10 @@ class TrainSteps(Watched):
     def _take_input(self, iterator: Any) -> None:
         self.source = self._input = iterator
         if self.timed and is_tensor_iterator(iterator):
-            self._input, self.measured = timed_tensors(iterator, self.clock), True
+            try:
+                self._input, self.measured = timed_tensors(iterator, self.clock), True
+            except Exception:  # a monitor never ends a training
+                _LOG.exception("InputMonitor and Watchdog: the waits for this input cannot be measured")
         elif self.timed and keras.backend.backend() != "tensorflow":
             self._input, self.measured = TimedIterator(iterator, self.clock), True
 

@@ -220,6 +220,19 @@ def test_a_function_that_fails_hides_no_warning(pairs, tmp_path):
     assert monitor.warnings
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("steps.timed_tensors", "cannot be measured"), ("monitor.input_monitor.counters", "no summary")],
+)
+def test_what_cannot_be_measured_does_not_end_the_training(dense, pairs, tmp_path, monkeypatch, caplog, name, message):
+    monkeypatch.setattr(f"tfprep.train.{name}", lambda *arguments: {}["gone"])
+    monitor = train.InputMonitor(tmp_path, every_s=60)
+    history = dense.fit(pairs(20).batch(4), verbose=0, shuffle=False, callbacks=[monitor])
+    assert len(history.history["loss"]) == 1
+    assert monitor.summary == ""
+    assert caplog.text.count(message) == 1
+
+
 def test_a_log_that_cannot_be_written_does_not_end_the_training(dense, pairs, tmp_path):
     (tmp_path / "input.jsonl").symlink_to("/dev/full")  # every write fails: no space left on device
     history = dense.fit(

@@ -49,6 +49,12 @@ def _plain(tf, element):
     return [np.asarray(part) for part in tf.nest.flatten(element, expand_composites=True)]
 
 
+def test_images_are_counted_where_the_first_component_is_none(timed, tf):
+    batches, clock = timed(quiet(tf.data.Dataset.from_tensor_slices(np.ones([6, 3])).batch(4).map(lambda x: (None, x))))
+    assert [(x is None, len(y)) for x, y in batches] == [(True, 4), (True, 2)]
+    assert (clock.read().batches, clock.read().images) == (2, 6)
+
+
 def test_a_seeded_shuffle_gives_the_same_order(timed, tf):
     """No second iterator is opened, which would draw another seed."""
 

@@ -86,7 +86,8 @@ class InputMonitor(Listener):
         self._log: InputLog | None = None
         self._stop = threading.Event()
         self._stages = StageTotals()
-        self._baseline: Sample | None = None  # after the first step, which traces for longer than the others
+        self._begun = False  # the first step, which traces for longer than the others, has ended
+        self._baseline: Sample | None = None  # after it
         self._last: Sample | None = None  # the last sample, with the waits since the beginning
         self._validation_s = self._test_since = 0.0
 
@@ -222,16 +223,21 @@ class InputMonitor(Listener):
 
     def _begin(self, watched: Watched) -> None:
         self.samples, self.warnings, self.summary = [], [], ""
-        self._watched, self._stages, self._baseline, self._last = watched, StageTotals(), None, None
+        self._watched, self._stages, self._begun, self._baseline, self._last = watched, StageTotals(), False, None, None
         self._validation_s = 0.0
         compilations()  # counts from here on
         self._log = InputLog(self.log_dir)
         self._stop = call_often(self._sample_in_time, self._every_s, "tfprep-monitor")
 
     def _set_baseline(self) -> None:
-        if self._baseline is None:
+        if self._begun:
+            return
+        self._begun = True
+        try:
             with self._lock:
                 self._baseline = self._look()
+        except Exception:  # a monitor never ends a training
+            _LOG.exception("InputMonitor: the first look failed, so there will be no summary")
 
     def _sample_in_time(self) -> None:
         try:

@@ -194,7 +194,7 @@ class TimedIterator(Iterator[Any]):
 
 def image_count(batch: Any) -> int:
     """Return the size of the first axis of the first component, which is the images in a batch; 1 for a scalar."""
-    leaves = keras.tree.flatten(batch)
+    leaves = [leaf for leaf in keras.tree.flatten(batch) if leaf is not None]
     shape = tuple(getattr(leaves[0], "shape", ())) if leaves else ()
     return int(shape[0]) if shape else 1
 
@@ -235,7 +235,7 @@ def timed_tensors(source: Any, clock: WaitClock) -> Any:
         iterator = tf.nest.pack_sequence_as(sources.element_spec, components, expand_composites=True)
         with tf.control_dependencies([tf.numpy_function(asking, [], tf.bool)]):
             element = iterator.get_next()
-        first = tf.nest.flatten(element, expand_composites=True)[0]
+        first = next(part for part in tf.nest.flatten(element, expand_composites=True) if part is not None)
         shape = tf.zeros([0], tf.int32) if first.dtype == tf.variant else tf.shape(first)
         tf.numpy_function(answered, [shape], tf.bool)  # a side effect: runs before the function returns
         answer = element if plain else tf.experimental.Optional.from_value(element)
