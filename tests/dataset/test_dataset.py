@@ -4,6 +4,7 @@ import json
 import shutil
 import warnings
 
+import cv2
 import numpy as np
 import pytest
 
@@ -188,6 +189,22 @@ def test_a_contact_sheet_of_any_class_numbers(make_dataset):
     sheet = np.asarray(contact_sheet(open_dataset(str(made.path)), "train", samples=2, panel_px=32))
     for color in class_colors([-5, 0, 1 << 40]):
         assert (sheet == color).all(2).sum() > 100
+
+
+def test_a_contact_sheet_of_a_map_with_holes(make_dataset):
+    """The colors are those of the finite values."""
+
+    def make(rng, number):
+        depth = np.full((24, 32), np.nan, np.float32)
+        depth[:12], depth[12:14], depth[0] = 5.0, np.inf, 1.0
+        return {"depth": depth}
+
+    made = make_dataset(
+        samples={"train": 1}, fields=("depth",), make=make, kinds={"depth": "map"}, codec={"depth": codecs.Raw()}
+    )
+    sheet = np.asarray(contact_sheet(open_dataset(str(made.path)), "train", samples=1, panel_px=32))
+    ends = cv2.applyColorMap(np.array([[0, 255]], np.uint8), cv2.COLORMAP_VIRIDIS)[0, :, ::-1]
+    assert [int((sheet == color).all(2).sum()) for color in ends] == [32 + 10 * 32, 13 * 32]
 
 
 def test_boxes_have_the_color_of_their_class_and_the_sheet_its_name(make_dataset):

@@ -150,10 +150,21 @@ def _rgb(image: Array) -> tuple[ImageArray, str]:
     shown = np.repeat(image[:, :, :1], 3, axis=2) if image.shape[2] < 3 else np.asarray(image[:, :, :3])
     if image.dtype == np.uint8:
         return shown, f" ({image.shape[2]} channels)" if image.shape[2] not in (1, 3) else ""
-    low, high = np.percentile(shown, (1, 99))
-    stretched = (shown.astype(np.float64) - low) * (255 / ((high - low) or 1))
+    low, high = np.percentile(_finite(shown), (1, 99))
     more = f", channels 0 to {min(2, image.shape[2] - 1)} of {image.shape[2]}" if image.shape[2] not in (1, 3) else ""
-    return np.rint(stretched.clip(0, 255)).astype(np.uint8), f": {low:.4g} to {high:.4g}{more}"
+    return _as_bytes(shown, low, high), f": {low:.4g} to {high:.4g}{more}"
+
+
+def _finite(values: Array) -> Array:
+    """Return the numbers that are neither NaN nor infinite, float64; one zero if there is none."""
+    finite = values[np.isfinite(values)].astype(np.float64)
+    return finite if finite.size else np.zeros(1)
+
+
+def _as_bytes(values: Array, low: float, high: float) -> ImageArray:
+    """Return numbers from `low` to `high` as 0 to 255; NaN as 0."""
+    scaled = (values.astype(np.float64) - low) * (255 / ((high - low) or 1))
+    return np.rint(np.nan_to_num(scaled, posinf=255, neginf=0).clip(0, 255)).astype(np.uint8)
 
 
 def _marked(image: ImageArray, fields: Mapping[str, FieldSpec], sample: Mapping[str, Any]) -> ImageArray:
@@ -200,10 +211,9 @@ def _map_panels(title: str, values: Array, outlines: Sequence[Array], names: Seq
     """
     channels = values[:, :, None] if values.ndim == 2 else values
     for number in range(min(channels.shape[2], _MOST_CHANNELS)):
-        channel = channels[:, :, number].astype(np.float64)
-        low, high = float(channel.min()), float(channel.max())
-        low_end = low if low < high else 0.0
-        scaled = np.rint((channel - low_end) / ((high - low_end) or 1) * 255).clip(0, 255).astype(np.uint8)
+        channel = channels[:, :, number]
+        low, high = float(_finite(channel).min()), float(_finite(channel).max())
+        scaled = _as_bytes(channel, low if low < high else 0.0, high)
         colored = cv2.cvtColor(cv2.applyColorMap(scaled, cv2.COLORMAP_VIRIDIS), cv2.COLOR_BGR2RGB)
         for outline in outlines:
             if outline.shape == channel.shape:
