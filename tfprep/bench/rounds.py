@@ -66,11 +66,6 @@ class Used:
     rss_peak: int
     others: float | None
 
-    @property
-    def cores(self) -> float:
-        """The average number of busy cores."""
-        return self.cpu_s / self.seconds if self.seconds else 0.0
-
 
 @dataclass(frozen=True)
 class Measurement:
@@ -103,7 +98,8 @@ class Measurement:
 
     @property
     def cores(self) -> float:
-        return self.used.cores
+        """The average number of busy cores."""
+        return self.used.cpu_s / self.used.seconds
 
 
 @dataclass(frozen=True)

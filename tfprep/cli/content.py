@@ -14,7 +14,7 @@ import click
 
 from tfprep import units
 from tfprep.cli import text
-from tfprep.cli.options import FILE, json_option, option
+from tfprep.cli.options import EXIT_CHECK_FAILED, FILE, json_option, option
 
 if TYPE_CHECKING:
     from tfprep.dataset import Manifest
@@ -150,7 +150,7 @@ def stats_command(folder: str, samples: int, html: Path | None, as_json: bool) -
     from tfprep.errors import NothingToCompareError
     from tfprep.inspect.leaks import find_leaks
     from tfprep.inspect.pages.report import report_page
-    from tfprep.inspect.stats import statistics_of
+    from tfprep.inspect.stats import UNITS, statistics_of
     from tfprep.storage.urls import durable_write
 
     data = open_dataset(folder)
@@ -164,7 +164,8 @@ def stats_command(folder: str, samples: int, html: Path | None, as_json: bool) -
     if html:
         durable_write(html, report_page(data, stats, leaks))
     if as_json:
-        text.print_json({**asdict(stats), "class_counts": counts, "duplicates": leaks and asdict(leaks.counts)})
+        known = {"units": UNITS, "class_counts": counts, "duplicates": leaks and asdict(leaks.counts)}
+        text.print_json({**asdict(stats), **known})
         return
     text.echo("\n".join([f"{data.name} in {folder}", *_stats_lines(data.manifest, stats)]))
     if leaks:
@@ -177,6 +178,7 @@ def stats_command(folder: str, samples: int, html: Path | None, as_json: bool) -
 
 def _stats_lines(manifest: Manifest, stats: DatasetStats) -> Iterator[str]:
     from tfprep.dataset.index import MOST_INSPECTED
+    from tfprep.inspect.stats import UNITS
 
     read = [f"{split} {stats.measured[split]:,} of {count:,}" for split, count in stats.samples.items()]
     yield f"Samples read: {', '.join(read)}"
@@ -186,7 +188,7 @@ def _stats_lines(manifest: Manifest, stats: DatasetStats) -> Iterator[str]:
     for name, by_split in stats.distributions.items():
         for split, statistics in by_split.items():
             smallest, _, median, _, largest = (f"{value:.4g}" for value in statistics.quartiles)
-            rows.append((name, split, smallest, median, largest, stats.units[name]))
+            rows.append((name, split, smallest, median, largest, UNITS[name]))
     yield text.table(rows)
     if manifest.class_counts:
         yield _classes(manifest)
@@ -194,7 +196,6 @@ def _stats_lines(manifest: Manifest, stats: DatasetStats) -> Iterator[str]:
         yield f"Rejected: {group.count:,} at {group.stage}{f' of {group.field}' if group.field else ''}: {group.error}"
 
 
-EXIT_LEAKS = 4
 _PAIRS_SHOWN = 10
 
 
@@ -247,7 +248,7 @@ def check_command(folder: str, exclude: Path | None, groups: Path | None, html: 
             *written,
         ]
     text.print_result(as_json, leaks_json(leaks, suspicions), chain(lines, written))
-    return EXIT_LEAKS if leaks.straddle else 0
+    return EXIT_CHECK_FAILED if leaks.straddle else 0
 
 
 def _check_lines(folder: str, leaks: Leaks) -> Iterator[str]:
@@ -301,7 +302,6 @@ def _suspicion_lines(suspicions: Sequence[Suspicion]) -> Iterator[str]:
             yield f'  to keep them together: sources.Fractions(..., group_by=r"{suspicion.group_by}")'
 
 
-EXIT_DIFFERENT = 4
 _KEYS_SHOWN = 5
 
 
@@ -319,7 +319,7 @@ def diff_command(first: str, second: str, as_json: bool) -> int:
 
     difference = compare(open_dataset(first), open_dataset(second))
     text.print_result(as_json, {"equal": difference.equal, **asdict(difference)}, _diff_lines(difference))
-    return 0 if difference.equal else EXIT_DIFFERENT
+    return 0 if difference.equal else EXIT_CHECK_FAILED
 
 
 def _diff_lines(difference: Difference) -> Iterator[str]:

@@ -13,7 +13,7 @@ import click
 
 from tfprep import units
 from tfprep.cli import text
-from tfprep.cli.options import FILE, PATH, POSITIVE, json_option, named, option, share
+from tfprep.cli.options import EXIT_CHECK_FAILED, FILE, PATH, POSITIVE, json_option, named, option, share
 from tfprep.cli.quiet import start_tensorflow
 from tfprep.errors import LoaderError
 from tfprep.optional import require_package
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from tfprep.bench.rounds import Candidate
     from tfprep.builder import BuildSummary
     from tfprep.demo.train import Learned
-
-
-EXIT_WAITING = 4
 
 
 @click.command("bench")
@@ -110,7 +107,7 @@ def bench_command(folder: str, as_json: bool, html: Path | None, fail_if_waiting
         durable_write(html, bench_page(result))
     text.print_result(as_json, document, [*lines(result), *(training_lines("your model", trained) if trained else [])])
     waited = max((training.waits.share or 0.0 for training in (result.against, trained) if training), default=0.0)
-    return EXIT_WAITING if fail_if_waiting is not None and waited > fail_if_waiting else 0
+    return EXIT_CHECK_FAILED if fail_if_waiting is not None and waited > fail_if_waiting else 0
 
 
 def _loader_options(flags: dict[str, Any]) -> dict[str, Any]:

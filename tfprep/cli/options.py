@@ -18,6 +18,8 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 OLD_FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 PATH = click.Path(path_type=Path)
 POSITIVE = click.FloatRange(0, min_open=True)
+EXIT_CHECK_FAILED = 4
+"""The status of a command that has found what its user asked it to look for."""
 
 
 def option(*names: str, **given: Any) -> Callable[[Any], Any]:

@@ -47,15 +47,13 @@ class DatasetStats:
     Attributes:
         samples: Number of samples by split.
         measured: Number of samples by split whose records were read.
-        distributions: By quantity, such as "brightness", then by split.
-        units: The unit of each quantity.
+        distributions: By quantity, one of `UNITS`, then by split.
         rejected: Rejected inputs by reason.
     """
 
     samples: Mapping[str, int]
     measured: Mapping[str, int]
     distributions: Mapping[str, Mapping[str, Distribution]]
-    units: Mapping[str, str]
     rejected: Sequence[RejectedGroup]
 
 
@@ -64,6 +62,7 @@ UNITS = {
     "objects": "boxes in an image",
     "object size": "% of the image's area", "mask area": "% of the image that is not class 0",
 }  # fmt: skip
+"""The unit of each quantity."""
 
 
 def statistics_of(
@@ -97,7 +96,6 @@ def statistics_of(
         samples={split: info.samples for split, info in data.splits.items()},
         measured={split: len(rows) for split, rows in positions.items()},
         distributions={name: _distributions(values[name]) for name in UNITS if any(map(len, values[name].values()))},
-        units=UNITS,
         rejected=rejected_groups(data),
     )
 

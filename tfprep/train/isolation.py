@@ -68,18 +68,18 @@ def isolated(function: Callable[..., Result], *args: Any, **kwargs: Any) -> Resu
         BaseException: What the function raised, with the traceback of the other process as a note.
     """
     require_picklable("isolated", function, args, kwargs)
+    name = getattr(function, "__qualname__", repr(function))
     with fresh_process(_run, function, args, kwargs) as (process, receiver):
         try:
             outcome, content = receiver.recv()
         except EOFError:
             process.join()
             was = "was " if process.exitcode < 0 else ""
-            raise TrainError(
-                f"the process of {_name(function)} {was}{ending_of(process.exitcode)} before it had a result"
-            ) from None
+            ending = f"{was}{ending_of(process.exitcode)} before it had a result"
+            raise TrainError(f"the process of {name} {ending}") from None
     if outcome == "failed":
         error, trace = content
-        error.add_note(f"in the process of {_name(function)}:\n{trace}")
+        error.add_note(f"in the process of {name}:\n{trace}")
         raise error
     result: Result = content
     return result
@@ -118,7 +118,3 @@ def require_picklable(caller: str, *sent: Any) -> None:
             f"{caller}() sends its functions and their arguments to another process, and these cannot be sent ({error}); define "
             "each function at the top of a module, and pass paths and numbers rather than models or datasets"
         ) from error
-
-
-def _name(function: Callable[..., Any]) -> str:
-    return getattr(function, "__qualname__", repr(function))

@@ -12,7 +12,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -113,14 +113,14 @@ class TrainSteps(Watched):
 
     Attributes:
         function: The train function of Keras.
-        tracing: The traces of the model's train step; None on other backends than TensorFlow.
+        tracing: The `count` of traces of the model's train step; None on other backends than TensorFlow.
         before: Steps of earlier calls of `fit`.
         has_run: Whether a step was called since the listeners were attached.
     """
 
     compile_s = 0.0
 
-    def __init__(self, function: Callable[..., Any], *, steps_per_call: int, tracing: TraceCount | None = None) -> None:
+    def __init__(self, function: Callable[..., Any], *, steps_per_call: int, tracing: Any = None) -> None:
         super().__init__()
         self.function = function
         self.tracing = tracing
@@ -149,7 +149,7 @@ class TrainSteps(Watched):
     @property
     def traces(self) -> int:
         """The number of traces (TensorFlow), or of functions that JAX compiled in the train function; 0 if not counted."""
-        return self.tracing.count if self.tracing else self._compiled
+        return int(self.tracing.count) if self.tracing else self._compiled
 
     def __call__(self, *arguments: Any) -> Any:
         *state, data = arguments  # on JAX Keras passes (state, iterator)
@@ -232,20 +232,13 @@ class TrainSteps(Watched):
         return self.clock.answered(image_count(batch), wait_s)
 
 
-@dataclass
-class TraceCount:
-    """How often a train step was traced; a step that is not traced runs no Python."""
-
-    count: int = 0
-
-
 def count_traces(model: Any) -> None:
     """Count the traces of the model's train step from now on, on TensorFlow. Call it in `set_model`."""
     if keras.backend.backend() != "tensorflow" or hasattr(model.train_step, _TRACING):
         return
     import tensorflow as tf
 
-    train_step, tracing = model.train_step, TraceCount()
+    train_step, tracing = model.train_step, SimpleNamespace(count=0)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     @functools.wraps(train_step)

@@ -25,7 +25,7 @@ from tfprep.inspect.groups import Suspicion
 from tfprep.inspect.leaks import Leaks, Pair, searched_for
 from tfprep.inspect.pages import render
 from tfprep.inspect.sheet import contact_sheet, marked_image
-from tfprep.inspect.stats import DatasetStats
+from tfprep.inspect.stats import UNITS, DatasetStats
 from tfprep.units import duration, size
 
 _COMMON_CLASSES, _RARE_CLASSES = 40, 20
@@ -97,6 +97,7 @@ def report_page(data: Dataset, stats: DatasetStats, leaks: Leaks | None, facts: 
             for name, one in data.manifest.statistics.items()
         ],
         stats=stats,
+        units=UNITS,
         facts=facts,
         classes=[_class_table(data, name) for name in data.manifest.class_counts],
         leaks=leaks,

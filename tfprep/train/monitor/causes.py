@@ -15,8 +15,9 @@ from typing import Any
 import keras
 
 from tfprep.train.monitor.pipeline import Stage, slowest
-from tfprep.train.monitor.samples import MB, Sample
+from tfprep.train.monitor.samples import Sample
 from tfprep.train.monitor.waits import Waits
+from tfprep.units import size
 
 _OTHERS_COUNT, _OTHERS_FIRST = 0.25, 0.55
 """Share of a program's time that other programs cost at which they are named, and at which they come before what they
@@ -244,7 +245,7 @@ def _working(count: Mapping[str, float], read_s: float, decode_s: float, cpus: i
             advice = f"Raise threads: {threads:.0f} of {cpus} processors decode"
         return Cause("decode", f"decoding {busy}", advice)
     if requests:
-        text = f"fetching {busy}; {requests:,.0f} requests brought {count['bytes_fetched'] / MB:,.0f} MB"
+        text = f"fetching {busy}; {requests:,.0f} requests brought {size(count['bytes_fetched'])}"
         advice = "Copy the dataset to a local disk, or raise memory_budget, so that more is fetched in advance"
         if requests > 0.5 * count["records_read"]:
             advice = "Copy the dataset to a local disk, or let order='sequential' join records to fewer requests"
@@ -284,7 +285,9 @@ def _stage_cause(spent: Sample) -> Cause | None:
     if worst is None:
         return None
     if (shuffle := next((stage for stage in spent.stages if stage.fills), None)) is not None:
-        text = f"the shuffle buffer (stage {shuffle.name}) fills, {shuffle.elements:,} elements ({shuffle.bytes / MB:,.0f} MB) "
+        text = (
+            f"the shuffle buffer (stage {shuffle.name}) fills, {shuffle.elements:,} elements ({size(shuffle.bytes)}) "
+        )
         text += "so far; no step runs before it is full, at the start of every iterator"
         advice = "Shuffle file names or keys before decoding, shuffle less than the whole set, or read the records in a random "
         return Cause("shuffle", text, f"{advice}order (tfprep's loader has no shuffle buffer)")

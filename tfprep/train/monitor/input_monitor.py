@@ -241,9 +241,8 @@ class InputMonitor(Listener):
 
     def _sample_in_time(self) -> None:
         try:
-            self.sample()
-        except TrainError:  # ended just now
-            pass
+            with suppress(TrainError):  # ended just now
+                self.sample()
         except Exception:  # a monitor never ends a training
             _LOG.exception("InputMonitor: a sample failed")
 

@@ -74,15 +74,10 @@ class Stage:
         """True for a shuffle buffer that has not passed an element on: no batch comes before it is full."""
         return "Shuffle" in self.kind and self.elements > 0 and not self.produced
 
-    @property
-    def ms_per_element(self) -> float:
-        """Milliseconds of its own code for each element."""
-        return 1e3 * self.busy_s / self.produced if self.produced else 0.0
-
     def in_words(self) -> str:
-        """Return the name with the time."""
+        """Return the name with the time of its own code for each element."""
         threads = f" on {self.parallelism} threads" if self.parallelism > 1 else ""
-        return f"{self.name} ({self.ms_per_element:.2f} ms an element{threads})"
+        return f"{self.name} ({1e3 * self.busy_s / max(1, self.produced):.2f} ms an element{threads})"
 
 
 @dataclass(frozen=True)
@@ -155,24 +150,20 @@ def stages(iterator: Any) -> tuple[Stage, ...]:
         node = model.nodes[number]
         waiting += [(depth + 1, other) for other in reversed(node.inputs)]
         if node.name != "Root":
-            stage = _stage(depth, node)
+            parameters = {parameter.name: int(parameter.value) for parameter in node.parameters}
+            stage = Stage(
+                name=f"{depth}/{node.name}",
+                elements=int(node.buffered_elements),
+                bytes=int(node.buffered_bytes),
+                produced=int(node.num_elements),
+                busy_s=node.processing_time / 1e9,
+                capacity=parameters.get("buffer_size", 0),
+                parallelism=max(1, parameters.get("parallelism", 1)),
+                per_element=float(node.ratio),
+            )
             sibling = by_name.get(stage.name)
             by_name[stage.name] = stage if sibling is None else sibling.beside(stage)
     return tuple(by_name.values())
-
-
-def _stage(depth: int, node: Any) -> Stage:
-    parameters = {parameter.name: int(parameter.value) for parameter in node.parameters}
-    return Stage(
-        name=f"{depth}/{node.name}",
-        elements=int(node.buffered_elements),
-        bytes=int(node.buffered_bytes),
-        produced=int(node.num_elements),
-        busy_s=node.processing_time / 1e9,
-        capacity=parameters.get("buffer_size", 0),
-        parallelism=max(1, parameters.get("parallelism", 1)),
-        per_element=float(node.ratio),
-    )
 
 
 class StageTotals:
