@@ -164,7 +164,7 @@ def _finite(values: Array) -> Array:
 def _as_bytes(values: Array, low: float, high: float) -> ImageArray:
     """Return numbers from `low` to `high` as 0 to 255; NaN as 0."""
     scaled = (values.astype(np.float64) - low) * (255 / ((high - low) or 1))
-    return np.rint(np.nan_to_num(scaled, posinf=255, neginf=0).clip(0, 255)).astype(np.uint8)
+    return np.asarray(np.rint(np.nan_to_num(scaled, posinf=255, neginf=0).clip(0, 255)), np.uint8)
 
 
 def _marked(image: ImageArray, fields: Mapping[str, FieldSpec], sample: Mapping[str, Any]) -> ImageArray:
