@@ -603,6 +603,10 @@ def test_the_hand_brake():
     newer = replace(recipe, depends=[1])
     assert newer.fingerprint("train") != recipe.fingerprint("train")
     assert what_changed(recipe.describe(), newer.describe()) == ["depends: [] -> [1]"]
+    circle = [1]
+    circle.append(circle)
+    with pytest.raises(RecipeError, match=r"depends.* holds itself"):
+        replace(recipe, depends=circle).fingerprint()
 
 
 def test_the_order_of_derived_inputs_counts():

@@ -18,15 +18,7 @@ import pyarrow as pa
 from tfprep.codecs import Boxes, Scalar, Texts
 from tfprep.dataset.dataset import Dataset
 from tfprep.dataset.index import numpy_column, read_index
-from tfprep.dataset.manifest import (
-    NOT_SEALED,
-    FileInfo,
-    Manifest,
-    digest_of,
-    is_sealed,
-    load_manifest,
-    parse_manifest,
-)
+from tfprep.dataset.manifest import NOT_SEALED, FileInfo, digest_of, is_sealed, load_manifest, parse_manifest
 from tfprep.dataset.names import INDEX, LOCATIONS, MANIFEST
 from tfprep.dataset.versions import hold_current
 from tfprep.errors import DatasetError, TfprepError
@@ -93,7 +85,11 @@ def verify(path: PathOrUrl, on_bytes: Callable[[int, int], None] = lambda done, 
 
 def part_faults(part: Dataset, data: Dataset, count: Callable[[int], None] = lambda nbytes: None) -> Iterator[Fault]:
     """Yield the faults of the dataset itself, or of added fields of it."""
-    faults = list(_digest_faults(part.path, part.manifest))
+    faults = [
+        fault
+        for name, digest in part.manifest.files.items()
+        for fault in _byte_faults(part.path / name, name, digest.bytes, digest.sha256)
+    ]
     yield from faults
     yield from _shard_faults(part, {fault.file for fault in faults}, count)
     if part is not data:
@@ -124,18 +120,23 @@ def record_digest(key: str, payload_crc: int) -> bytes:
     return blake2b(f"{payload_crc} {key}".encode("utf-8", "surrogateescape"), digest_size=16).digest()
 
 
-def _digest_faults(folder: Path, manifest: Manifest) -> Iterator[Fault]:
-    for name, expected in manifest.files.items():
-        try:
-            digest = digest_of(folder / name)
-        except DatasetError as error:
-            is_missing = isinstance(error.__cause__, FileNotFoundError)
-            yield Fault(name, None, "the file is missing" if is_missing else str(error))
-            continue
-        if digest.bytes != expected.bytes:
-            yield Fault(name, None, f"{digest.bytes} bytes, {expected.bytes} were written")
-        elif digest != expected:
-            yield Fault(name, None, "its SHA-256 is not that of the build")
+def _byte_faults(path: Path, name: str, nbytes: int, sha256: str) -> Iterator[Fault]:
+    """Yield the fault of a file that is missing, or has another size or SHA-256; that of an imported shard is not known: ""."""
+    try:
+        if sha256:
+            digest = digest_of(path)
+            size, found = digest.bytes, digest.sha256
+        else:
+            with open_file(path):
+                size, found = file_size(path), ""
+    except DatasetError as error:
+        is_missing = isinstance(error.__cause__, FileNotFoundError)
+        yield Fault(name, None, "the file is missing" if is_missing else str(error))
+        return
+    if size != nbytes:
+        yield Fault(name, None, f"{size} bytes, {nbytes} were {'written' if sha256 else 'indexed'}")
+    elif found != sha256:
+        yield Fault(name, None, "its SHA-256 is not that of the build")
 
 
 def _shard_faults(data: Dataset, damaged: set[str], count: Callable[[int], None]) -> Iterator[Fault]:
@@ -176,21 +177,15 @@ def _location_faults(data: Dataset, split: str, variant: int, index: pa.Table) -
 
 def _file_faults(data: Dataset, file: FileInfo, rows: pa.Table | None, check: _IndexCheck) -> Iterator[Fault]:
     """Yield the faults of a shard and its `.idx`; `rows` are those of the index, None if it is damaged."""
-    path, imported = data.shard_path(file), data.manifest.imported is not None
-    try:
-        with open_file(path):
-            size = file_size(path)
-    except DatasetError as error:
-        is_missing = isinstance(error.__cause__, FileNotFoundError)
-        yield Fault(file.name, None, "the file is missing" if is_missing else str(error))
-        return
-    if size != file.bytes:
-        yield Fault(file.name, None, f"{size} bytes, {file.bytes} were {'indexed' if imported else 'written'}")
-    elif not imported and digest_of(path).sha256 != file.sha256:
-        yield Fault(file.name, None, "its SHA-256 is not that of the build")
+    path = data.shard_path(file)
+    yield from _byte_faults(path, file.name, file.bytes, file.sha256)
     if rows is None:
         return
-    with open_file(path) as shard:
+    try:
+        shard = open_file(path)
+    except DatasetError:  # which is the fault above
+        return
+    with shard:
         faults: list[Fault] = []  # a shard that was written again has one for each record: the first is named
         numbered = enumerate(row for batch in rows.to_batches(_BATCH_ROWS) for row in batch.to_pylist())
         for number, row in numbered:
@@ -204,7 +199,7 @@ def _file_faults(data: Dataset, file: FileInfo, rows: pa.Table | None, check: _I
         more = f"; {len(faults) - 1:,} more records of this shard are damaged" if len(faults) > 1 else ""
         yield replace(faults[0], reason=f"{faults[0].reason}{more}")
     yield from check.faults(file.name)
-    if imported:
+    if data.manifest.imported is not None:
         return
     frames = zip(rows["offset"].to_pylist(), rows["size"].to_pylist(), strict=True)
     text_index = path.with_name(f"{path.name}.idx")  # it follows from the index, byte for byte

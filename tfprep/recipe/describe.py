@@ -71,6 +71,13 @@ class Description:
         unseen = {NO_SOURCE: sorted(self.no_source)} if self.no_source else {}
         return {**dict(sorted({**self.packages, **module_digests(self.modules)}.items())), **unseen}
 
+    def options(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return options as JSON, each as `describe` returns it."""
+        try:
+            return {name: self.describe(value) for name, value in values.items()}
+        except RecursionError:
+            raise RecipeError(f"one of {', '.join(values)} holds itself; give a value without circles") from None
+
     def describe(self, value: Any) -> Any:
         """Return an option as JSON: mappings as objects, lists and tuples as lists, tfprep's own classes by their options.
 
@@ -97,10 +104,11 @@ class Description:
         except RecipeError:
             raise
         except Exception as error:  # whatever a class raises that cannot be pickled
+            what = getattr(value, "__qualname__", kind.__qualname__)
             reason = "an object in it holds itself" if "cyclic" in str(error) else error
             raise RecipeError(
                 "a recipe, and what its functions capture, holds plain values, arrays, dataclasses and functions; "
-                f"{kind.__qualname__} cannot be described: {reason}. Make such an object in the function that needs it"
+                f"{what} cannot be described: {reason}. Make such an object in the function that needs it"
             ) from error
         module, name = _name(value if isinstance(value, FunctionType) else kind)
         described = {"type": {"class": name, "module": module} if module else name}

@@ -111,7 +111,7 @@ class ModelFields:
         description = Description()
         options = {option.name: getattr(self, option.name) for option in fields(self) if option.name not in _NOT_VALUES}
         options["store"] = {name: codec.describe() for name, codec in self.store.items()}
-        described = {name: description.describe(value) for name, value in options.items()}
+        described = description.options(options)
         code = description.code()
         if names := code.get(NO_SOURCE):
             raise RecipeError(

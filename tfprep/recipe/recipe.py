@@ -173,7 +173,7 @@ class Recipe:
         description = Description()
         left_out = ("files", "folder", "_digests", *(() if split is None else ("variants", "shards", "source")))
         options = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in left_out}
-        described = {"type": "tfprep.recipe.Recipe", **{name: description.describe(v) for name, v in options.items()}}
+        described = {"type": "tfprep.recipe.Recipe", **description.options(options)}
         described |= {"files": dict(self._digests)} if self._digests else {}
         if split is not None:
             described["variants"] = self.variants_of(split)

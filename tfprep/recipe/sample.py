@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from time import perf_counter
 from types import MappingProxyType, TracebackType
-from typing import Any, Protocol, TypeAlias, TypeGuard, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -35,26 +35,14 @@ _MOST_SIZES = 1000
 """Sizes of images whose transform is kept."""
 
 
-class PolicyOp(Protocol):
-    """A geometry op that has a color half, of the same draws: RandAugment and TrivialAugment."""
-
-    def color_ops(self, generator: np.random.Generator) -> tuple[ColorOp, ...]: ...
-
-
 @dataclass(frozen=True)
 class Stages:
     """Geometry, derived inputs and color, the options of a recipe or of a loader.
 
     Attributes:
         kinds: The kinds of the fields that come in.
-        geometry: As in `Recipe`.
-        derive: As in `Recipe`.
-        color: As in `Recipe`.
-        border: As in `Recipe`, like the other options of how fields follow geometry.
-        fill: See `border`.
-        min_visible: See `border`.
-        row_fields: See `border`.
-        flip_indices: See `border`.
+        geometry, derive, color: As in `Recipe`.
+        border, fill, min_visible, row_fields, flip_indices: How fields follow geometry, as in `Recipe`.
         seconds: Adds up the time spent, by stage.
     """
 
@@ -164,9 +152,9 @@ class Stages:
         return list(named_steps("color", self.color))
 
     @cached_property
-    def _policies(self) -> Sequence[tuple[str, PolicyOp]]:
-        """The geometry ops that have a color half."""
-        return [(step, op) for step, op in self._geometry_steps if _is_policy(op)]
+    def _policies(self) -> Sequence[tuple[str, Any]]:
+        """The geometry ops that have a color half, of the same draws: RandAugment and TrivialAugment."""
+        return [(step, op) for step, op in self._geometry_steps if callable(getattr(type(op), "color_ops", None))]
 
     def _colored(self, sample: Sample, draws: Draws) -> Sample:
         if not self.color and not self._policies:
@@ -209,11 +197,6 @@ def named_steps(stage: str, ops: Sequence[T]) -> Iterator[tuple[str, T]]:
         name = getattr(op, "__name__", type(op).__name__)
         yield f"{stage}/{name}/{seen[name]}", op
         seen[name] += 1
-
-
-def _is_policy(op: Any) -> TypeGuard[PolicyOp]:
-    """Return True if a geometry op has a color half. `isinstance` of a Protocol costs more than some ops."""
-    return callable(getattr(type(op), "color_ops", None))
 
 
 def _read_only(sample: Sample) -> Sample:

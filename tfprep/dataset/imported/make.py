@@ -20,15 +20,7 @@ from urllib.parse import unquote
 from tfprep.dataset.imported.declared import FEATURES_JSON, INFO_JSON, Declared, read_declared
 from tfprep.dataset.imported.scan import Scanned, find_receipt, part_of, remove_parts, scan_shards, summarize
 from tfprep.dataset.imported.schema import IndexedField, decide_fields, sized_raster
-from tfprep.dataset.imported.shards import (
-    Place,
-    Shard,
-    common_root,
-    find_source,
-    missing_shards,
-    name_below,
-    root_of,
-)
+from tfprep.dataset.imported.shards import Place, Shard, common_root, find_source, missing_shards, name_below, root_of
 from tfprep.dataset.imported.write import Content, Groups, write_imported
 from tfprep.dataset.manifest import Manifest, read_manifest
 from tfprep.dataset.names import BESIDE, MANIFEST, PRIVATE
