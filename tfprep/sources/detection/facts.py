@@ -121,12 +121,15 @@ def look(source: Source, root: Path, there: Collection[int] = (), samples: int =
     counts = {name: Counter[int]() for name in places if listing.kinds.get(name) == "label"}
     objects, unlabeled = Counter[int](), 0
     chosen: list[tuple[int, int, Entry]] = []
-    images = set[int]()
+    members = set[int]()  # of archives
     for number, entry in enumerate(listing.entries):
         image, *beside = (hash(parse_reference(file).file) for file in entry.files)
+        reference = hash(entry.files[0])
+        seen = facts.used if reference == image else members
+        facts.twice += reference in seen
+        seen.add(reference)
         facts.used.update((image, *beside))
         facts.empty[entry.split] += image in there and any(path not in there for path in beside)
-        images.add(hash(entry.files[0]))
         facts.splits[entry.split] += 1
         folder, _, name = entry.key.rpartition("/")
         facts.folder_words.update(set(split_words(folder)))
@@ -148,7 +151,6 @@ def look(source: Source, root: Path, there: Collection[int] = (), samples: int =
     facts.tally = dict(listing.tally) | ({"rejected, because the label is empty": unlabeled} if unlabeled else {})
     if not facts.used.isdisjoint(there):  # copies of what is in Parquet are not files of the folder
         facts.missing = len(facts.used.difference(there))
-    facts.twice = sum(facts.splits.values()) - len(images)
     facts.opened = len(chosen)
     facts.mask_numbers = {name: set() for name, kind in listing.kinds.items() if kind == "mask"}
     for _, _, entry in sorted(chosen, reverse=True):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -29,8 +30,8 @@ from tfprep.sources.splits import Fractions
 FEW = 64
 """Number of names, lines or rows that decide what a file holds."""
 _HEAD_BYTES = 1 << 16
-_MOST_FOLDERS = 100
-"""Up to this number of folders of images, each is compared with every other."""
+_MOST_FOLDERS, _NAMES_SEEN = 100, 5000
+"""Up to this number of folders of images, each is compared with every other; the number of names that show their words."""
 _NO_DATA = frozenset((
     *(".md", ".rst", ".pdf", ".doc", ".docx", ".rtf", ".odt", ".html", ".htm", ".bib", ".tex", ".ppt", ".pptx"),
     *(".py", ".pyc", ".ipynb", ".m", ".sh", ".bat", ".cpp", ".c", ".h", ".java", ".js", ".css", ".toml", ".cfg", ".ini"),
@@ -80,12 +81,13 @@ class Files:
         return {folder: names for folder, names in images.items() if names}
 
     @cached_property
-    def image_folders(self) -> dict[str, list[str]]:
+    def image_folders(self) -> dict[str, tuple[str, ...]]:
         """The folders of the images of each name."""
-        folders: dict[str, list[str]] = {}
+        folders: dict[str, tuple[str, ...]] = {}
         for folder, names in self.images.items():
+            own = (folder,)
             for name in names:
-                folders.setdefault(name, []).append(folder)
+                folders[name] = folders[name] + own if name in folders else own
         return folders
 
     @cached_property
@@ -218,25 +220,26 @@ def corresponding(images: Mapping[str, Sequence[str]], others: Mapping[str, Sequ
 
     The files are in one folder, or in two of one split whose paths differ in one name. A pattern has the files of all splits.
     """
-    same = images is others
     series = {folder: _series(names) for folder, names in images.items()}
-    of_others = series if same else {folder: _series(names) for folder, names in others.items()}
+    of_others = series if images is others else {folder: _series(names) for folder, names in others.items()}
     found: dict[tuple[str, str, str, str], list[tuple[str, str]]] = {}
-    for other, other_series in of_others.items():
+    for other in of_others:
         compared = images if len(images) <= _MOST_FOLDERS else dict.fromkeys([next(iter(images)), other])
         for image in compared:
-            within = same and image == other
+            within = images is others and image == other
             differing = {*image.split("/")}.difference(other.split("/"))
             if image not in images or len(differing) > 1 or split_words(image) != split_words(other):
                 continue
-            for (one, own), (two, further) in product(series[image].items(), other_series.items()):
-                few = [*islice(further, FEW)]
-                both = [(below(image, own[part]), below(other, further[part])) for part in few if part in own]
-                if (within and two in (one, "*")) or 3 * len(both) < len(few):
+            for own, further in product(series[image], of_others[other]):
+                few = [*islice(further.parts(), FEW)]
+                names = [(own.names.get(own.filled(part)), further.names[further.filled(part)]) for part in few]
+                both = [(below(image, name), below(other, of_other)) for name, of_other in names if name]
+                one, two = own.filled("*"), further.filled("*")
+                if not both or 3 * len(both) < len(few) or (within and two in (one, "*")):
                     continue
                 patterns = (
-                    below(split_form(image), one + _suffix(own)),
-                    below(split_form(other), two + _suffix(further)),
+                    below(split_form(image), literal(one) + own.suffix()),
+                    below(split_form(other), literal(two) + further.suffix()),
                 )
                 found.setdefault((*patterns, one, two), []).extend(both)
                 if not within:
@@ -244,29 +247,44 @@ def corresponding(images: Mapping[str, Sequence[str]], others: Mapping[str, Sequ
     return [Pair(image, other, (one, two), both) for (image, other, one, two), both in found.items()]
 
 
-_WORDS = (
-    *((re.compile(rf"(?:[ _.-](?=\d*[A-Za-z])[A-Za-z\d]{{1,16}}){{{count}}}$"), "*{}") for count in (3, 2, 1)),
-    (re.compile(r"[ _.-]?[A-Za-z][A-Za-z\d]*$"), "*{}"),
-    (re.compile(r"^[A-Za-z]{2,}[ _.-]?"), "{}*"),
+class _Series(NamedTuple):
+    """The names of a folder by their stems, and the beginning and the end that some of them have."""
+
+    names: Mapping[str, str]
+    start: str = ""
+    end: str = ""
+
+    def filled(self, part: str) -> str:
+        """Return the stem in which this part differs from others."""
+        return f"{self.start}{part}{self.end}"
+
+    def parts(self) -> Iterator[str]:
+        """Yield what differs in the stems with this beginning and end."""
+        for stem in self.names:
+            if stem.startswith(self.start) and stem.endswith(self.end) and len(stem) > len(self.start + self.end):
+                yield stem[len(self.start) : len(stem) - len(self.end)]
+
+    def suffix(self) -> str:
+        """Return the suffix of these files, if it is the same, else ""."""
+        suffixes = {os.path.splitext(self.names[self.filled(part)])[1].lower() for part in self.parts()}
+        return suffixes.pop() if len(suffixes) == 1 else ""
+
+
+_ENDS = (
+    *(re.compile(rf"(?:[ _.-](?=\d*[A-Za-z])[A-Za-z\d]{{1,16}}){{{count}}}$") for count in (3, 2, 1)),
+    re.compile(r"[ _.-]?[A-Za-z][A-Za-z\d]*$"),
 )
-"""Words at the end and at the beginning of names, and the patterns of these."""
+_START = re.compile(r"^[A-Za-z]{2,}[ _.-]?")
+"""Words at the end and at the beginning of names."""
 
 
-def _series(names: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return the names of a folder by what differs in them, for each pattern: `*`, and those of frequent words at an end."""
+def _series(names: Sequence[str]) -> list[_Series]:
+    """Return all names of a folder, and those with each beginning or end that a third of them have."""
     stems = {os.path.splitext(name)[0]: name for name in names}
-    series: dict[str, dict[str, str]] = {"*": stems}
-    for regex, spelled in _WORDS:
-        by_word: dict[str, dict[str, str]] = {}
-        for stem, name in stems.items():
-            if (word := regex.search(stem)) and word[0] != stem:
-                by_word.setdefault(word[0], {})[stem[: word.start()] + stem[word.end() :]] = name
-        frequent = {word: parts for word, parts in by_word.items() if 3 * len(parts) >= len(stems)}
-        series |= {spelled.format(literal(word)): parts for word, parts in frequent.items()}
-    return series
-
-
-def _suffix(parts: Mapping[str, str]) -> str:
-    """Return the suffix of files that have the same one, else ""."""
-    suffixes = {os.path.splitext(name)[1].lower() for name in parts.values()}
-    return suffixes.pop() if len(suffixes) == 1 else ""
+    some = [*islice(stems, 0, None, 1 + len(stems) // _NAMES_SEEN)]
+    affixes = [("", "")]
+    for regex in (*_ENDS, _START):
+        words = Counter(word[0] for stem in some if (word := regex.search(stem)) and word[0] != stem)
+        frequent = [word for word, count in words.items() if 3 * count >= len(some)]
+        affixes += [(word, "") if regex is _START else ("", word) for word in frequent]
+    return [_Series(stems, *affix) for affix in dict.fromkeys(affixes)]
