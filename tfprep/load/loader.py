@@ -307,8 +307,8 @@ class Loader(Run):
         self.progress = Progress(self.pipeline.plan, self.pipeline.start_step)
 
     def _element(self, batch: Batch) -> Any:
-        """The element that iteration delivers for a batch."""
-        raise NotImplementedError
+        """The element that iteration delivers for a batch: of NumPy arrays, where an adapter makes no others of them."""
+        return self.pipeline.outputs.pack(batch.values)
 
     # --- batches --------------------------------------------------------------------------------------------------------
 
@@ -445,6 +445,3 @@ class NumpyLoader(Loader):
     delivers one epoch, and the next iteration the next epoch. The memory of a batch is not used again while any array or view
     of it exists.
     """
-
-    def _element(self, batch: Batch) -> Any:
-        return self.pipeline.outputs.pack(batch.values)

@@ -127,7 +127,10 @@ class Pipeline:
         batch = Batch(step, rows, values)
         if self.plan.is_remote:
             batch.fetched = self.assembler.reader.files.fetch(self.assembler.byte_spans(rows))
-        self.assembler.fill_here(batch, 0, count, self._state())
+        errors: list[BaseException | None] = []
+        self.assembler.fill(batch, 0, count, self._state(), errors.append)
+        if errors[0] is not None:
+            raise errors[0]
         batch.fetched = None
         return batch
 

@@ -74,7 +74,7 @@ def plain_dataset(source: SplitRows, options: LoaderOptions, shuffle_buffer: Shu
         records = records.shuffle(buffer, seed=options.seed, reshuffle_each_iteration=True)
     full = info.samples >= options.batch_size and bool(options.training)
     drop = full if options.remainder is None else options.remainder == "drop"
-    many = _takes_batches(places, outputs)  # a call of TensorFlow's parser for each batch, and not for each record
+    many = _takes_batches(data, outputs)  # a call of TensorFlow's parser for each batch, and not for each record
     elements = records.batch(options.batch_size, drop_remainder=drop) if many else records
     parse = _parser(data, places, outputs, many=many)
     elements = elements.map(parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
@@ -133,12 +133,10 @@ def _records(
     )
 
 
-def _takes_batches(places: Sequence[Dataset], outputs: Outputs) -> bool:
+def _takes_batches(data: Dataset, outputs: Outputs) -> bool:
     """Return True if the codecs of all fields decode a batch of records at once."""
-    codecs = {**places[0].codecs, **{name: codec for place in places[1:] for name, codec in place.codecs.items()}}
-    specs = {**places[0].fields, **{name: spec for place in places[1:] for name, spec in place.fields.items()}}
-    names = [name for name in outputs.fields if name not in EXTRA]
-    return all(name in specs and codecs[name].tf_batches and None not in specs[name].shape for name in names)
+    names, specs = [name for name in outputs.fields if name not in EXTRA], data.fields
+    return all(name in specs and data.codecs[name].tf_batches and None not in specs[name].shape for name in names)
 
 
 def _parser(data: Dataset, places: Sequence[Dataset], outputs: Outputs, *, many: bool) -> Any:

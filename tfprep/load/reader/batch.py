@@ -262,13 +262,6 @@ class BatchAssembler:
         else:
             self._read(batch, rows, state, then, pool)
 
-    def fill_here(self, batch: Batch, start: int, stop: int, state: ThreadState) -> None:
-        """Fill the rows [start, stop) in this thread, and raise its error."""
-        errors: list[BaseException | None] = []
-        self.fill(batch, start, stop, state, errors.append)
-        if errors[0] is not None:
-            raise errors[0]
-
     def finish(self, batch: Batch) -> None:
         """Complete a batch whose rows are filled: drop lost rows, mix samples, and put channels first."""
         if batch.lost:

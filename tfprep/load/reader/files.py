@@ -90,13 +90,8 @@ class Files:
         return file
 
     def read(self, number: int, start: int, target: Array, fetched: Fetched | None = None) -> Array:
-        """Return the bytes of a file from `start` that fill `target`: read into it, or those that were fetched.
-
-        Args:
-            number: The number of the file.
-            start: Place of the bytes in the file.
-            target: uint8 [N].
-            fetched: What was fetched from URLs; None to request the bytes now.
+        """Return the bytes of a file from `start` that fill `target`, uint8 [N]: read into it, or fetched from a URL, now if
+        they have not been.
 
         Raises:
             RecordError: The file ends early, or the disk fails.

@@ -262,13 +262,7 @@ class Augmenter:
     def fill(
         self, contents: Mapping[str, Array], values: Mapping[str, Any], cells: Sequence[int], state: ThreadState
     ) -> None:
-        """Fill a row from the bytes of its fields, or of the whole Example as "".
-
-        Args:
-            contents: The bytes by field.
-            values: The batch, by output.
-            cells: The row's column of `Rows`.
-            state: That of the thread.
+        """Fill the row `cells` of `Rows` from the bytes of its fields by name, or of the whole Example as "".
 
         Raises:
             SampleError: They cannot be decoded, or a stage cannot work on them.
