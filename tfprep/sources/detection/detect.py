@@ -64,7 +64,11 @@ def detect(folder: Path, layout: Layout | None = None, ignore: Sequence[str] = (
         ways = ", ".join(dict.fromkeys(one.layout for one in accepted))
         raise NotRecognized(f"this folder can be read in {len(accepted)} ways ({ways}): choose one", accepted)
     distances = [(len(one.left), bool(one.doubts)) for one in readings]
-    nearest = [one for one, distance in zip(readings, distances, strict=True) if distance == min(distances)]
+    nearest = [  # masks too: a reading that leaves nothing over may take them for images
+        one
+        for one, distance in zip(readings, distances, strict=True)
+        if distance == min(distances) or one.layout == "masks"
+    ]
     causes += [doubt for one in nearest for doubt in one.doubts]
     if nearest and nearest[0].left:
         causes.append(f"no source reads {listed_files(nearest[0].left)}")
