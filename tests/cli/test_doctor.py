@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tfprep.bench import doctor
+from tfprep.bench import machine
 from tfprep.limits import usable_cpus
 
 
@@ -22,8 +22,8 @@ def findings(tmp_path, monkeypatch):
     def findings(**replaced):
         replaced.setdefault("LIST_GPUS", "print('[[], null]')")
         for name, value in replaced.items():
-            monkeypatch.setattr(doctor, name, value)
-        return {finding.name: finding for finding in doctor.examine(tmp_path)}
+            monkeypatch.setattr(machine, name, value)
+        return {finding.name: finding for finding in machine.examine(tmp_path)}
 
     return findings
 
@@ -41,12 +41,12 @@ def test_this_machine(findings, tmp_path):
 
 
 def test_command_prints_json_and_its_status_says_whether_there_is_a_problem(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(doctor, "LIST_GPUS", "print('[[], null]')")
-    monkeypatch.setattr(doctor, "available_memory", lambda: 8 << 30)
+    monkeypatch.setattr(machine, "LIST_GPUS", "print('[[], null]')")
+    monkeypatch.setattr(machine, "available_memory", lambda: 8 << 30)
     status, out, _ = run("doctor", tmp_path, "--json")
     report = json.loads(out)
     assert (status, report["problems"]) == (0, 0), report
-    monkeypatch.setattr(doctor, "available_memory", lambda: 1 << 30)
+    monkeypatch.setattr(machine, "available_memory", lambda: 1 << 30)
     status, out, _ = run("doctor", tmp_path)
     assert status == 1
     assert "FAIL Memory      1.07 GB free" in out
@@ -130,6 +130,6 @@ def test_click_completes_commands():
     """With the variables that the line of the documentation sets."""
     code = "from tfprep.cli import main; main()"
     env = {**os.environ, "_TFPREP_COMPLETE": "bash_complete", "COMP_WORDS": "tfprep bu", "COMP_CWORD": "1"}
-    env["PYTHONPATH"] = str(Path(doctor.__file__).parents[2])
+    env["PYTHONPATH"] = str(Path(machine.__file__).parents[2])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env)
     assert done.stdout.split() == ["plain,build"]

@@ -61,7 +61,7 @@ class _Lazy(click.Group):
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
-        from tfprep.bench.doctor import installed
+        from tfprep.bench.machine import installed
 
         for line in (f"tfprep {__version__}", *(f"  {name} {number}" for name, number in installed().items())):
             click.echo(line)

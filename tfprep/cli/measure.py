@@ -180,7 +180,7 @@ def doctor_command(folder: str, as_json: bool) -> int:
 
     FOLDER is where datasets are to be. The exit status is 1 if there is a problem.
     """
-    from tfprep.bench.doctor import examine
+    from tfprep.bench.machine import examine
 
     findings = []
     for finding in examine(folder):

@@ -43,12 +43,12 @@ def test_a_slow_input_is_reported_once_with_its_stage(dense, pairs, tmp_path, ca
 def test_a_fast_input_gives_no_warning(tf, dense, slow_step, tmp_path):
     # On a busy machine threads wait for each other, but for far less than a slow input does.
     monitor = train.InputMonitor(tmp_path, every_s=0.1, wait_share=0.5)
-    batch = tf.data.Dataset.from_tensors((tf.ones([4, 8]), tf.ones([4, 4]))).repeat(24).map(lambda x, y: (x + 1, y))
+    batch = tf.data.Dataset.from_tensors((tf.ones([4, 8]), tf.ones([4, 4]))).repeat(12).map(lambda x, y: (x + 1, y))
     dense.fit(batch.prefetch(4), verbose=0, shuffle=False, callbacks=[monitor, slow_step(0.2)])
     assert monitor.warnings == []
-    assert monitor.samples[-1].step == 24
+    assert monitor.samples[-1].step == 12
     assert sorted(waits.share for waits in _steady(monitor))[len(_steady(monitor)) // 2] < 0.3
-    in_the_middle = [sample.stages[0] for sample in monitor.samples if 0 < sample.step < 24]
+    in_the_middle = [sample.stages[0] for sample in monitor.samples if 0 < sample.step < 12]
     assert {stage.kind for stage in in_the_middle} == {"Prefetch"}
     assert max(stage.elements for stage in in_the_middle) >= 3
 
