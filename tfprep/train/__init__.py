@@ -10,37 +10,19 @@ from typing import TYPE_CHECKING
 from tfprep.optional import lazy_names
 
 if TYPE_CHECKING:
-    from tfprep.train.batches import check_batches as check_batches
-    from tfprep.train.gpu import Precision as Precision
-    from tfprep.train.gpu import configure_gpu as configure_gpu
-    from tfprep.train.gpu import mixed_precision as mixed_precision
-    from tfprep.train.isolation import fresh_session as fresh_session
-    from tfprep.train.isolation import isolated as isolated
-    from tfprep.train.memory import BatchSize as BatchSize
-    from tfprep.train.memory import MemoryReport as MemoryReport
-    from tfprep.train.memory import find_batch_size as find_batch_size
-    from tfprep.train.memory import memory_report as memory_report
-    from tfprep.train.monitor.input_monitor import InputMonitor as InputMonitor
-    from tfprep.train.monitor.watchdog import Watchdog as Watchdog
-    from tfprep.train.profiling import profile as profile
-    from tfprep.train.retrace_guard import RetraceGuard as RetraceGuard
+    from tfprep.train.batches import check_batches
+    from tfprep.train.gpu import Precision, configure_gpu, mixed_precision
+    from tfprep.train.isolation import fresh_session, isolated
+    from tfprep.train.memory import BatchSize, MemoryReport, find_batch_size, memory_report
+    from tfprep.train.monitor.input_monitor import InputMonitor
+    from tfprep.train.monitor.watchdog import Watchdog
+    from tfprep.train.profiling import profile
+    from tfprep.train.retrace_guard import RetraceGuard
 
 __all__ = [
-    "BatchSize",
-    "InputMonitor",
-    "MemoryReport",
-    "Precision",
-    "RetraceGuard",
-    "Watchdog",
-    "check_batches",
-    "configure_gpu",
-    "find_batch_size",
-    "fresh_session",
-    "isolated",
-    "memory_report",
-    "mixed_precision",
-    "profile",
-]
+    "BatchSize", "InputMonitor", "MemoryReport", "Precision", "RetraceGuard", "Watchdog", "check_batches", "configure_gpu",
+    "find_batch_size", "fresh_session", "isolated", "memory_report", "mixed_precision", "profile",
+]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(
     __name__,
