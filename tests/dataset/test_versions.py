@@ -232,16 +232,28 @@ def test_one_publication_at_a_time_and_none_into_a_version(publish, tmp_path):
         pass
 
 
-def test_a_link_that_points_elsewhere_is_set_right_and_a_folder_of_that_name_stays(publish, tmp_path):
+def test_a_link_to_another_version_is_set_right_and_what_else_has_that_name_stays(publish, tmp_path):
     publish(0)
     (tmp_path / "out/current").unlink()
     (tmp_path / "out/current").symlink_to("v0009")
     publish(1000)
     assert os.readlink(tmp_path / "out/current") == "v0002"
     (tmp_path / "out/current").unlink()
+    (tmp_path / "out/current").symlink_to("of_the_user")
+    publish(0)
+    assert os.readlink(tmp_path / "out/current") == "of_the_user"
+    (tmp_path / "out/current").unlink()
     (tmp_path / "out/current").mkdir()
     publish(0)
-    assert current_version(tmp_path / "out").number == 3
+    assert current_version(tmp_path / "out").number == 4
+
+
+def test_hidden_files_of_the_user_beside_a_dataset_stay(publish, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/.draft.odt.tmp").write_text("mine")
+    (tmp_path / "out/.tfprep.json.0123456789ab.tmp").write_text("of a build that was killed")
+    publish(0)
+    assert [path.read_text() for path in (tmp_path / "out").glob(".*.tmp")] == ["mine"]
 
 
 def test_a_durable_file_is_whole_or_not_there(tmp_path, monkeypatch):

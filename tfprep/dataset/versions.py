@@ -553,11 +553,9 @@ def find_current(root: Path) -> Version | None:
 def _point_link(version: Version) -> None:
     """Make `current` a link to the version. The pointer decides: a file system without links is not an error."""
     link, target = version.root / CURRENT, version.path.name
-    with suppress(OSError):
-        if os.readlink(link) == target:
-            return
-    if link.exists() and not link.is_symlink():
-        return  # of somebody else
+    before = os.readlink(link) if link.is_symlink() else None
+    if before == target or (not _FOLDER.match(before) if before is not None else link.exists()):
+        return  # it is right already, or of somebody else
     temporary = version.root / PRIVATE / CURRENT
     with suppress(OSError):
         temporary.unlink(missing_ok=True)
@@ -567,7 +565,9 @@ def _point_link(version: Version) -> None:
 
 def _tidy(root: Path) -> None:
     """Undo and finish what a process left that was killed while it published or removed. The lock is held."""
-    for folder in (root, *(root / PRIVATE).glob("**/")):
+    for path in root.glob(f".{POINTER}.*.tmp"):  # others may be the user's, whose files may be in this folder too
+        path.unlink(missing_ok=True)
+    for folder in (root / PRIVATE).glob("**/"):
         remove_leftovers(folder)
     for path in (root / PRIVATE).glob("removed-*"):
         shutil.rmtree(path, ignore_errors=True)
