@@ -105,7 +105,7 @@ def index_tfrecords(
         groups, scanned = _scanned(splits, work, workers, on_bytes)
         if on_bad == "raise":
             for key in listed.splits:
-                _check_whole(groups[key], listed.lengths.get(key))
+                _check_whole(groups[key], listed.lengths)
         content = _decide(work, groups, old.name if old else listed.name, declared, skip=on_bad == "skip")
         lost = set(old.fields if old else ()) - content.infos.keys()
         if lost and old is not None and old.rejected and on_bad == "raise":
@@ -178,10 +178,10 @@ def _scanned(
     return {split: [(shard, receipts[shard]) for shard in shards] for split, shards in splits.items()}, due
 
 
-def _check_whole(group: Sequence[tuple[Shard, Scanned]], lengths: Sequence[int] | None) -> None:
+def _check_whole(group: Sequence[tuple[Shard, Scanned]], lengths: Mapping[Shard, int]) -> None:
     """Raise DatasetError for damage, with what to do, and for other numbers of records than `dataset_info.json` has."""
     advice = "Write the file again, or leave such records out with --on-bad skip, which lists them"
-    for number, (shard, found) in enumerate(group):
+    for shard, found in group:
         if found.lost:
             lost, other = found.lost[0], ""
             if not found.end:
@@ -192,9 +192,9 @@ def _check_whole(group: Sequence[tuple[Shard, Scanned]], lengths: Sequence[int] 
             raise DatasetError(
                 f"{shard.path}, record {lost.number:,} at byte {lost.offset:,}: {lost.reason}. {other}{advice}"
             )
-        if lengths is not None and found.records != lengths[number]:
+        if (expected := lengths.get(shard, found.records)) != found.records:
             raise DatasetError(
-                f"{shard.path} holds {found.records:,} records, {INFO_JSON} says {lengths[number]:,}; copy the dataset again"
+                f"{shard.path} holds {found.records:,} records, {INFO_JSON} says {expected:,}; copy the dataset again"
             )
 
 

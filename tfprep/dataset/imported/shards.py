@@ -48,13 +48,13 @@ class Source:
         name: The dataset's name.
         folder: The folder that all shards are in or below.
         splits: The shards of each split.
-        lengths: The number of records of each shard by split, where `dataset_info.json` says it.
+        lengths: The number of records of a shard, where `dataset_info.json` says it.
     """
 
     name: str
     folder: Place
     splits: Mapping[str, Sequence[Shard]]
-    lengths: Mapping[str, Sequence[int]]
+    lengths: Mapping[Shard, int]
 
 
 def find_source(source: str, split: str | None) -> Source:
@@ -63,7 +63,7 @@ def find_source(source: str, split: str | None) -> Source:
     Raises:
         DatasetError: There is none, one is missing or not a regular file, or nothing says which split they are.
     """
-    source, lengths = source.removeprefix("file://"), dict[str, Sequence[int]]()
+    source, lengths = source.removeprefix("file://"), dict[Shard, int]()
     if (folder := _tfds_folder(source)) is not None:
         name, of_splits = tfds_splits(folder)
         if split is not None and split not in of_splits:
@@ -74,7 +74,7 @@ def find_source(source: str, split: str | None) -> Source:
             which = f" of {', '.join(empty)}; index the other splits one by one (--split)" if empty else ""
             raise DatasetError(f"{folder / INFO_JSON} names no shards{which}")
         splits = {key: _shards_at(folder, files) for key, files in chosen.items()}
-        lengths = {key: [*files.values()] for key, files in chosen.items()}
+        lengths = {s: n for key, files in chosen.items() for s, n in zip(splits[key], files.values(), strict=True)}
     elif split is None:
         raise DatasetError(f"which split are the shards {source} of? Name it with --split, for example --split train")
     else:
