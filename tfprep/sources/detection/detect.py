@@ -195,9 +195,6 @@ def _about_samples(source: Any, facts: Facts, files: Files) -> Iterator[tuple[fl
         yield 0, f"boxes are taken for {source.box_format} (box_format=)"
     if files.ignored:
         yield 0, f"{len(files.ignored)} files are left out by --ignore"
-    if facts.problems:
-        such = f"{len(facts.problems)} of {facts.opened} samples opened, such as {facts.problems[0]}"
-        yield 1 if facts.unequal else len(facts.problems) / facts.opened, f"the build rejects {such}"
     if facts.missing:
         such = f"{facts.missing} of {len(facts.used)} files that the annotations name are not there (rejected)"
         yield facts.missing / len(facts.used), such
@@ -207,6 +204,9 @@ def _about_samples(source: Any, facts: Facts, files: Files) -> Iterator[tuple[fl
     for reason, count in facts.tally.items():
         if reason == ORPHAN or reason.startswith(("image without its", "image that does not fit")):
             yield 1, f"{reason}: {count}"
+    if facts.problems:
+        such = f"{len(facts.problems)} of {facts.opened} samples opened, such as {facts.problems[0]}"
+        yield 1 if facts.unequal else len(facts.problems) / facts.opened, f"the build rejects {such}"
     few, total = [path for path, drawn in facts.drawn.items() if drawn], len(facts.drawn)
     if isinstance(source, Folder) and "label" not in facts.kinds and total > len(few) >= total / 4:
         yield 1, f"files such as {few[0]} have few colors, as masks have, and others are pictures"
