@@ -332,3 +332,19 @@ def test_fields_of_different_sizes_are_not_stacked(data, uneven):
     assert batch.shape == (8, 24, 32, 4)
     with pytest.raises(LoaderError, match="differ in size"):
         data.numpy_loader("train", 8, inputs=["image", "mask"], geometry=[augment.Custom(plus_ten)])
+
+
+@pytest.mark.parametrize("named", ["mask", "other"])
+def test_class_names_of_another_field_are_not_those_of_the_label(make_dataset, named):
+    """The index's column `label` holds the first label; the names of a mask's classes, or of a second label's, are others."""
+    kinds = {"label": "label", "other": "label", "mask": "mask"}
+    codec = {"label": codecs.Scalar(), "other": codecs.Scalar(), "mask": codecs.Png()}
+
+    def make(rng, number):
+        return {"label": number % 3, "other": 1 - number % 2, "mask": np.zeros((8, 8), np.uint8)}
+
+    made = make_dataset(samples={"train": 12}, make=make, codec=codec, kinds=kinds)
+    made.seal(lambda document: document.update(classes={named: ["road", "cat"]}))
+    for rule in ({"where": "label == 'cat'"}, {"weights": {"road": 1, "cat": 2}}):
+        with pytest.raises(LoaderError, match=r"there is no class '.*; the dataset has no class names"):
+            tfprep.open(made.path).numpy_loader("train", 4, **rule)

@@ -113,7 +113,7 @@ class Selection(NamedTuple):
 
 def select(table: RecordTable, options: LoaderOptions, least: int) -> Selection:
     """The selection for these options; a bucket has at least `least` samples, or none."""
-    sources, class_names, rows = table.parts, table.parts[0].dataset.class_names, table.rows
+    sources, class_names, rows = table.parts, table.parts[0].class_names, table.rows
     columns = set() if options.where is None else column_names(options.where)
     if "label" in columns | {options.balance} or isinstance(options.weights, Mapping):
         check_class_names(sources, {source.label for source in sources if source.label is not None})

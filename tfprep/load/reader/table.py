@@ -69,6 +69,11 @@ class SplitRows:
         labels = [name for name, spec in self.dataset.fields.items() if spec.kind == "label"]
         return labels[0] if labels else None
 
+    @property
+    def class_names(self) -> Sequence[str]:
+        """The class names of that field."""
+        return self.dataset.classes.get(self.label or "", ())
+
 
 Columns = dict[str, Array]
 """By name one value per record: `offset`, `size` and `payload_crc` of its frame, `FIELD_offset` and `FIELD_size`, `label`."""
