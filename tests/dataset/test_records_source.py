@@ -156,13 +156,14 @@ def test_wrong_options_are_named(first, fields, options, error, message):
 def test_the_version_that_a_recipe_reads_stays_whatever_is_published_meanwhile(first, tmp_path):
     """Its samples are listed in a moment and read for hours."""
     out, records = shutil.copytree(first, tmp_path / "out", symlinks=True), Records({"label": "label"})
-    entries = list(records.scan(out).entries)
+    entries = [*records.scan(out).entries, *records.scan(out / "current").entries]
     with NewVersion(out) as new:
         manifest = read_manifest(new.before.path)
         new.add_current(manifest.files)
         new.complete(manifest)
         new.publish(keep=0)
-    assert all((out / parse_reference(entry.files[0]).file).exists() for entry in entries)
+    assert {(out / parse_reference(entry.files[0]).file).parent for entry in entries} == {out / "v0001"}
+    assert (out / "v0001").exists()
     del records
     clean(out, remove=True)
     assert not (out / "v0001").exists()

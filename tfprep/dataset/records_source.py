@@ -15,7 +15,7 @@ from tfprep.records import decode
 from tfprep.records.framing import FOOTER_BYTES, HEADER_BYTES, masked_crc
 from tfprep.sources.raw import Reference
 from tfprep.sources.source import Entry, FieldDecoder, Listing
-from tfprep.storage.urls import folder_at, is_remote
+from tfprep.storage.urls import folder_at
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,23 +91,18 @@ class Records:
             for name, info in infos.items()
         }
 
-        top = f"{folder_at(str(root))}/"
+        imported, top = data.manifest.imported, f"{folder_at(str(root)).absolute()}/"
 
-        def below(path: Path) -> str:
-            """Return the place of a shard below the root, which is the dataset or one of its versions."""
-            if str(path).startswith(top):
-                return str(path).removeprefix(top)
-            return str(path) if is_remote(path) else path.name
+        def place_of(path: Path) -> str:
+            """Return where a shard is: below the root, or as an absolute path, also if the root is a link to a version."""
+            place = str(path.absolute())
+            return place.removeprefix(top) if imported is None else place
 
         def entries() -> Iterator[Entry]:
             names = ["key", "shard", "offset", "size", "payload_crc"]
             for split in self.splits or data.splits:
                 data.check_files(split, [0])
-                paths = [data.shard_path(file) for file in data.split(split).files[0]]
-                if data.manifest.imported is not None:  # where the index says
-                    files = [str(path if is_remote(path) else path.absolute()) for path in paths]
-                else:  # below the folder
-                    files = [below(path) for path in paths]
+                files = [place_of(data.shard_path(file)) for file in data.split(split).files[0]]
                 for batch in data.index(split, 0, names).to_batches(_BATCH_ROWS):
                     columns = (batch[name].to_pylist() for name in names)
                     for key, shard, offset, size, crc in zip(*columns, strict=True):
@@ -117,7 +112,6 @@ class Records:
 
         earlier = data.manifest.recipe.get("derive", {})
         derived = tuple(name for name in self.fields if name in earlier)
-        imported = data.manifest.imported
         fixed = tuple(name for name in self.fields if imported is not None and name in imported.fixed)
         return Listing(self.kinds(), (_RECORD,), (_STORED, _CRC), entries(), classes, derived=derived, fixed=fixed)
 
