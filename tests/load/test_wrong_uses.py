@@ -122,6 +122,11 @@ def test_a_file_of_the_dataset_is_opened_instead_of_its_folder(photos):
         tfprep.open(photos.path / "manifest.json")
 
 
+def test_a_path_that_the_system_refuses_is_an_error_of_the_dataset():
+    with pytest.raises(DatasetError, match="File name too long"):
+        tfprep.open("a" * 300)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [({"count": count}, "at least 2 folds") for count in (0, 1, 2.5, True)]

@@ -135,7 +135,7 @@ def find_version(path: PathOrUrl, number: int | None = None) -> Version:
       DatasetError: There is none; the message says what to do.
     """
     folder = folder_at(path)
-    if not is_remote(folder) and folder.is_file():
+    if not is_remote(folder) and os.path.isfile(folder):
         raise DatasetError(f"{folder} is a file; open the dataset's folder, {folder.parent}")
     if number is not None:
         return open_version(folder, number)
@@ -187,7 +187,9 @@ def _read_pointer(root: Path) -> int:
     except DatasetError as error:
         if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
             raise DatasetError(f"{root} holds no {POINTER}: {_why_not(root)}") from FileNotFoundError()
-        if not is_remote(path) and path.exists() and not path.is_file():
+        if (
+            not is_remote(path) and os.path.exists(path) and not os.path.isfile(path)
+        ):  # neither raises where access is denied
             raise DatasetError(f"{path} is not a regular file: move it away, then run the build again") from error
         raise
     except OSError as error:

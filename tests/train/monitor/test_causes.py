@@ -57,12 +57,12 @@ def _reader(**changes):
 
 MEMORY = {"decode_s": 4.0, "idle_s": 15.0, "prefetch": 1.0}
 """Two threads of the reader that wait for room for most of ten seconds."""
-READY = _reader(wait_s=0.5, batches_ready=8.0)
+READY = _reader(wait_s=0.5, batches_ready=16.0)  # with those of the next epoch, more than the reader prepares for one
 """The reader's consumer waited for 0.5 s while the step waited for 10 s: the reader's batches were ready."""
 SLOW_MAP = (("1/Prefetch", 0.1), ("2/Map", 9.0))
 CASES = [
     # kind, sample, a part of the text, a part of the advice, and advice that is already followed or not supported
-    ("hand-over", {"readers": READY}, "8 of 8 batches are ready in the reader", "larger batches", "`.map`"),
+    ("hand-over", {"readers": READY}, "limits: 16 batches are ready in the reader", "larger batches", "`.map`"),
     ("map", {"readers": READY, "pipeline": (("Map", "Loader"),)}, "ready in the reader", "num_parallel_calls", "Python"),
     ("map", {"readers": READY, "pipeline": (("Prefetch", "ParallelMap"),)}, "", "into the recipe", "num_parallel_calls"),
     ("python map", {"readers": READY, "pipeline": (("Map",), ("Map",))}, "calls Python", "TensorFlow ops", "num_parallel"),

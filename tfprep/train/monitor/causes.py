@@ -260,10 +260,7 @@ def _working(count: Mapping[str, float], read_s: float, decode_s: float, cpus: i
 
 def _after_the_loader(spent: Sample) -> Cause:
     worst, count, python = slowest(spent.stages), defaultdict(float, spent.readers), bool(spent.pipeline.python)
-    evidence = (
-        f"{count['batches_ready']:.0f} of {count['prefetch']:.0f} batches are ready in the reader while the step "
-    )
-    evidence += "waits for input"
+    evidence = f"{count['batches_ready']:.0f} batches are ready in the reader while the step waits for input"
     if worst is None and not spent.pipeline.maps:
         advice = "Move work between the loader and the step into the recipe; where there is none, larger batches are handed on "
         advice += "less often, which a busy processor delays"
