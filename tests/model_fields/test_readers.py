@@ -14,7 +14,7 @@ from tests.commands import status_of
 from tests.damage import flip
 from tests.load.batches import stages
 from tests.model_fields.conftest import VIEWS, check_all, check_batch, every_batch, expected
-from tfprep import augment
+from tfprep import augment, derive
 from tfprep.dataset import open_dataset
 from tfprep.dataset.verify import verify
 from tfprep.errors import DatasetError, LoaderError, RecordError
@@ -111,6 +111,27 @@ def test_ops_that_change_pixels_are_refused_unless_values_do_not_follow_them(sit
             wanted = expected(site, "train", 0)
             np.testing.assert_allclose(found[np.lexsort(found.T)], wanted[np.lexsort(wanted.T)], rtol=1e-5)
             loader.close()
+
+
+def brightest(sample, draws):
+    return sample["image"].max(axis=2).astype(np.float32)
+
+
+def doubled(sample, draws):
+    return sample["score"] * 2
+
+
+def test_derived_inputs_read_no_added_fields(plain):
+    """They are in records of their own, which the stages of a sample do not see; others may be derived beside them."""
+    add_fields(plain.out, plain.define())
+    data = tfprep.open(plain.out)
+    with pytest.raises(
+        LoaderError, match="'twice' reads 'score', which a model added, in records of its own; there are image"
+    ):
+        data.numpy_loader("train", 4, derive={"twice": derive.Own(doubled, kind="scalar", reads=["score"])})
+    batch = next(iter(data.numpy_loader("train", 4, derive={"light": derive.Own(brightest)})))
+    assert np.array_equal(batch["light"], batch["image"].max(axis=3))
+    assert batch["score"].shape == (4, 3)
 
 
 @pytest.mark.parametrize("follows", ["", "follows_pixels=False,"])

@@ -141,7 +141,8 @@ def derived_specs(
         LoaderError: A field is not stored, or not as the recipe's derived inputs see it, or the sample cannot be derived.
     """
     colored = any(source.read != (0,) and _colors(source.dataset.manifest.recipe) for source in sources)
-    stored = {name: spec for name, spec in specs.items() if "/" not in name and name not in derived}
+    added = {name for name in specs if sources[0].dataset.group_of(name)}  # which the stages of a sample do not see
+    stored = {name: spec for name, spec in specs.items() if "/" not in name and name not in {*derived, *added}}
     kinds, needed = {name: spec.kind for name, spec in stored.items()}, set[str]()
     try:
         for source in sources:
@@ -152,8 +153,9 @@ def derived_specs(
         before = [*derived][:number]
         reads = reads_of(one)
         if missing := sorted((reads or frozenset()) - {*stored, *before}):
+            why = "a model added, in records of its own" if missing[0] in added else "is not stored"
             raise LoaderError(
-                f"derive: '{name}' reads '{missing[0]}', which is not stored; there are {', '.join([*stored, *before])}"
+                f"derive: '{name}' reads '{missing[0]}', which {why}; there are {', '.join([*stored, *before])}"
             )
         mine = stored.keys() if reads is None else reads - {*before}
         images = [field for field in mine if kinds[field] == "image"]
