@@ -16,7 +16,7 @@ from tfprep.dataset.plain_json import from_json, indented
 from tfprep.errors import RecipeError
 from tfprep.fields import BOX_FORMATS
 from tfprep.inspect import pages
-from tfprep.recipe.python_file import import_file
+from tfprep.recipe.file import import_file
 from tfprep.units import printable
 
 

@@ -21,7 +21,7 @@ from tfprep.pool import (
     Progress,
     worker_environment,
 )
-from tfprep.recipe.python_file import import_file
+from tfprep.recipe.file import import_file
 
 
 def lines_of_child(code, folder=None, environment=None):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tfprep import augment, derive
-from tfprep.recipe.python_file import import_file
+from tfprep.recipe.file import import_file
 
 DRAW = Path(__file__).parents[2] / "docs" / "gallery" / "draw.py"
 

@@ -54,7 +54,7 @@ def named(text: str) -> Any:
     if home.endswith(".py"):
         if not Path(home).is_file():
             raise LoaderError(f"{home}: no such file")
-        from tfprep.recipe.python_file import import_file
+        from tfprep.recipe.file import import_file
 
         module = import_file(Path(home), f"tfprep_named_{Path(home).stem}")
     else:

@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from math import isfinite
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -84,8 +85,15 @@ def check_kinds(options: Mapping[str, Any], source_kinds: Mapping[str, Kind]) ->
             )
 
 
+importing: ContextVar[Path | None] = ContextVar("importing", default=None)
+"""The folder of the file that `tfprep.recipe.file.import_file` runs; None outside."""
 _digested: dict[tuple[Any, ...], str] = {}
 """SHA-256 by path, size, times and inode: a recipe is loaded several times, and its files may be models of gigabytes."""
+
+
+def running_folder() -> Path:
+    """Return the folder of the file that `import_file` runs now, and else the current folder."""
+    return importing.get() or Path.cwd()
 
 
 def file_digest(path: Path) -> str:

@@ -1,16 +1,19 @@
-"""Python files that define `RECIPE` or `FIELDS`. What they raise is reported with its line."""
+"""Python files of users: those that define `RECIPE` or `FIELDS`, whose errors are reported with their line, and any other."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 import traceback
 from pathlib import Path
+from types import ModuleType
 from typing import TypeVar
 
 from tfprep.errors import RecipeError, summary_of
+from tfprep.pool import import_from
+from tfprep.recipe.checks import importing
 from tfprep.recipe.model_fields import ModelFields
-from tfprep.recipe.python_file import import_file
 from tfprep.recipe.recipe import Recipe
 from tfprep.storage.urls import folder_at, is_remote
 
@@ -105,3 +108,40 @@ def _located(path: Path, error: BaseException) -> RecipeError:
 
 def _same(filename: str | None, path: Path) -> bool:
     return filename is not None and os.path.realpath(filename) == os.path.realpath(path)
+
+
+# --- any Python file of the user ----------------------------------------------------------------------------------------
+
+
+def import_file(path: Path, name: str) -> ModuleType:
+    """Run a Python file as a module, as `python FILE` would: it can import modules of its own folder.
+
+    Args:
+        path: The file; its name ends in `.py`.
+        name: The module's name in `sys.modules`. A module of that name is replaced.
+
+    Returns:
+        The module.
+
+    Raises:
+        OSError: The file cannot be read.
+        Exception: Anything that the file itself raises.
+    """
+    if path.suffix != ".py":
+        raise OSError(f"{path} is not a Python file: its name does not end in .py")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None  # it is None for names of another kind only
+    module = importlib.util.module_from_spec(spec)
+    folder = str(path.resolve().parent)
+    import_from(folder)
+    sys.modules[name] = module  # before it runs: dataclasses and pickle look up the module of a class there
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # also for modules of the user that it imports
+    token = importing.set(Path(folder))
+    try:
+        # Compiled each time. Python's cache of bytecode compares the size and the second of a file's last change: a digit that is
+        # edited within a second would give the code of before.
+        exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), vars(module))
+    finally:
+        importing.reset(token)
+        sys.dont_write_bytecode = before
+    return module

@@ -14,9 +14,8 @@ from tfprep.codecs import Codec
 from tfprep.dataset.names import check_name
 from tfprep.errors import DatasetError, RecipeError
 from tfprep.fields import KINDS, Kind
-from tfprep.recipe.checks import COUNT, FILES, Rule, check_store, check_values, file_digest, is_count, is_names
+from tfprep.recipe import checks
 from tfprep.recipe.describe import NO_SOURCE, Description
-from tfprep.recipe.python_file import running_folder
 
 Compute: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """A function of a batch, arrays [B, ...] by input, that returns arrays [B, ...] by the fields that are stored."""
@@ -78,11 +77,11 @@ class ModelFields:
             check_name("name, by default the first of store,", self.name)
         except DatasetError as error:
             raise RecipeError(f"{error}; give name=") from None
-        object.__setattr__(self, "folder", (self.folder or running_folder()).absolute())
+        object.__setattr__(self, "folder", (self.folder or checks.running_folder()).absolute())
 
     def _check(self) -> None:
-        check_values(vars(self), _RULES)
-        check_store(self.store)
+        checks.check_values(vars(self), _RULES)
+        checks.check_store(self.store)
         for name, codec in self.store.items():
             codec.check(name, self.kind(name))
         for name in self.kinds:
@@ -121,16 +120,16 @@ class ModelFields:
 
     def file_digests(self) -> dict[str, str]:
         """Return the SHA-256 of each of `files`, in hexadecimal. Raises RecipeError where one cannot be read."""
-        return {name: file_digest(path) for name, path in self.file_paths().items()}
+        return {name: checks.file_digest(path) for name, path in self.file_paths().items()}
 
 
-_RULES: Mapping[str, Rule] = {
+_RULES: Mapping[str, checks.Rule] = {
     "model": ("a function that loads the model and returns a function of a batch", callable),
-    "inputs": ("a list of the fields that the model gets", lambda names: is_names(names) and len(names) > 0),
-    "batch_size": COUNT,
-    "splits": ("a list of splits, or None", lambda splits: splits is None or is_names(splits)),
-    "variants": ("'all' or a whole number from 1", lambda variants: variants == "all" or is_count(variants)),
-    **FILES,
+    "inputs": ("a list of the fields that the model gets", lambda names: checks.is_names(names) and len(names) > 0),
+    "batch_size": checks.COUNT,
+    "splits": ("a list of splits, or None", lambda splits: splits is None or checks.is_names(splits)),
+    "variants": ("'all' or a whole number from 1", lambda variants: variants == "all" or checks.is_count(variants)),
+    **checks.FILES,
 }
 _NOT_VALUES = ("folder", "files", "splits", "follows_pixels")
 """Options that do not decide a value, or stand elsewhere."""

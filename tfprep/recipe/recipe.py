@@ -19,9 +19,8 @@ from tfprep.codecs import Codec
 from tfprep.derive.inputs import Derived, derived_kind, follows_of
 from tfprep.errors import RecipeError
 from tfprep.fields import EFFECTS, Kind
-from tfprep.recipe.checks import check_kinds, check_options, file_digest
+from tfprep.recipe.checks import check_kinds, check_options, file_digest, running_folder
 from tfprep.recipe.describe import Description
-from tfprep.recipe.python_file import running_folder
 from tfprep.sources.source import Listing, Source
 
 
