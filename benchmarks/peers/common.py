@@ -5,6 +5,8 @@ The module of a peer, `peer_NAME.py`, says how that is used:
 - `build(items, out, form)` writes every prepared item to the folder `out`; `form` is "jpeg" or "raw";
 - `load(out, form, batch_size, workers)` returns an endless iterable of shuffled batches (images uint8 [B, 224, 224, 3], labels).
 
+A peer of `SAME_DATASET` is the function `NAME` of another peer's module, in the place of `load`.
+
 Each of them runs in a new process, so that the threads, memory and imports of one library do not affect the figures of another.
 """
 
@@ -29,6 +31,8 @@ from tfprep.bench.rounds import Budget, Candidate, Meter, measure
 SIDE, CROP, QUALITY, BATCH, SHARDS = 256, 224, 95, 64, 8
 WARM_UP_S = 2.0
 """Time after the first batch that does not count: workers start and tf.data tunes its parallelism."""
+SAME_DATASET = {"tfprep_processes": "tfprep", "tf_dataset": "tfprep"}
+"""Peers that read the dataset that another one builds."""
 Item: TypeAlias = tuple[str, int]
 Build: TypeAlias = Callable[[Sequence[Item], Path, str], None]
 Write: TypeAlias = Callable[[Item, int, Path, str], None]
@@ -99,8 +103,9 @@ def main() -> None:
     parser.add_argument("--form", choices=["jpeg", "raw"], required=True)
     parser.add_argument("--seconds", type=float, default=8.0)
     options = parser.parse_args()
-    peer = importlib.import_module(f"peer_{options.peer}")
-    print(json.dumps(_built(peer.build, options) if options.what == "build" else _loaded(peer.load, options)))
+    peer = importlib.import_module(f"peer_{SAME_DATASET.get(options.peer, options.peer)}")
+    load = getattr(peer, options.peer if options.peer in SAME_DATASET else "load")
+    print(json.dumps(_built(peer.build, options) if options.what == "build" else _loaded(load, options)))
 
 
 def _built(build: Build, options: argparse.Namespace) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""tfprep: `tfprep.build`, and the TensorFlow loader with threads. Every record once an epoch, in a global permutation."""
+"""tfprep: `tfprep.build`, and its loaders for TensorFlow. Every record once an epoch, in a global permutation."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from common import CROP, QUALITY, SIDE, Item
 
 import tfprep
 from tfprep import Recipe, augment, codecs, sources
+from tfprep.cli.quiet import start_tensorflow
 
 
 def build(items: Sequence[Item], out: Path, form: str) -> None:
@@ -26,11 +27,20 @@ def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
     return batches(out, batch_size, workers, "threads")
 
 
-def batches(out: Path, batch_size: int, threads: int, workers: Literal["threads", "processes"]) -> Iterable[Any]:
-    from tfprep.cli.quiet import start_tensorflow
+def tfprep_processes(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
+    """Worker processes read instead of threads."""
+    return batches(out, batch_size, workers, "processes")
 
+
+def batches(out: Path, batch_size: int, threads: int, workers: Literal["threads", "processes"]) -> Iterable[Any]:
     start_tensorflow()
     loader = tfprep.open(out).loader(
         "train", batch_size, inputs="image", targets="label", threads=threads, workers=workers, cache=False
     )
     return iter(loader.repeat())
+
+
+def tf_dataset(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
+    """The dataset in plain tf.data. `tf_guide` is its limit: the same, tuned by hand."""
+    start_tensorflow()
+    return tfprep.open(out).tf_dataset("train", batch_size, inputs="image", targets="label").repeat()

@@ -28,6 +28,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import harness
+from common import SAME_DATASET
 
 from tfprep.bench.machine import this_machine
 from tfprep.bench.rounds import BUSY
@@ -40,8 +41,6 @@ NAMES = {
     "grain": "Grain + ArrayRecord", "torch_folder": "torch ImageFolder", "dali": "DALI (CPU)", "ffcv": "FFCV",
 }  # fmt: skip
 NOT_RAW = ("keras_directory",)
-SAME_DATASET = {"tfprep_processes": "tfprep", "tf_dataset": "tfprep"}
-"""Peers that read the dataset that another one builds."""
 Figures = dict[str, float]
 
 
