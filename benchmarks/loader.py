@@ -84,6 +84,8 @@ def main() -> None:
         candidate = ffcv(options.beton) if options.beton else decode_only(options.decode, 1)
         harness.serve(lambda count: candidate(int(count)))
         return
+    if options.images < (least := 2 * DRAIN * BATCH):
+        sys.exit(f"--images is at least {least:,}: in `fit`, the first {DRAIN} batches of an epoch do not count")
     with loader_data.datasets(options.images) as folder:
         result = {
             "images": options.images,
