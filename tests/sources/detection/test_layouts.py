@@ -436,6 +436,14 @@ def test_words_that_come_again_in_the_cells_of_labels_are_named(tmp_path):
     assert any("check: 'clear primary' is taken for one class" in line for line in detect(tmp_path).lines())
 
 
+def test_a_table_of_boxes_without_a_label_names_the_columns_that_may_hold_it(tmp_path):
+    """As BCCD's."""
+    lay_out(tmp_path, "im/a# t.csv=rows:im/:name,cell,xmin,ymin,xmax,ymax:NAME,red,14,10,42,30;NAME,white,1,1,9,9")
+    assert any(
+        "check: objects are taken without classes, which may be in cell (" in line for line in detect(tmp_path).lines()
+    )
+
+
 @pytest.mark.parametrize(("layout", "later"), [
     ("train/a#.png trainannot/a#=0,1 val/b#.png valannot/b#=0,1", "test/c#.png testannot/c#=0,1"),
     ("JPEGImages/a# JPEGImages/b# Annotations/a#.xml=voc Annotations/b#.xml=voc ImageSets/Main/train.txt=list:JPEGImages/a "

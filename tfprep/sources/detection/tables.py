@@ -192,9 +192,13 @@ def _sources(files: Files, head: _Head, table: str, image: str, splits: Any, tar
     labels = declared or [c for c in targets if _plain(c) in _LABELS or c == "y"]
     if len(labels) > 1:
         head.doubt(f"several columns may be the label ({', '.join(labels[:6])})")
+    varied = [c for c in targets if len(set(map(str, head.columns[c]))) > 1]
     if not nested and (boxes or len({*head.images}) < len(head.images)):
         split = "split" if isinstance(splits, str) and "{" not in splits else "splits"
         of_rows: Any = partial(ObjectTable, table, image, label=next(iter(labels), None), **{split: splits})
+        texts = [c for c in varied if not all(_NUMBER.fullmatch(str(cell)) for cell in head.filled(c))]
+        if boxes and texts and not labels:
+            head.checks.append(f"objects are taken without classes, which may be in {', '.join(texts[:6])} (label=)")
         if boxes:
             return [of_rows(boxes=c if len(c) == 4 else c[0], box_format=form) for c, form in boxes]
         head.doubt("several rows name one image: box_labels are then the classes of an image")
@@ -202,7 +206,6 @@ def _sources(files: Files, head: _Head, table: str, image: str, splits: Any, tar
     fields = _masks_and_texts(files, table, head, targets)
     fields |= {"boxes": ("boxes", column)} if nested else {}
     fields |= {"box_labels": ("label", of_boxes[0])} if of_boxes else {}
-    varied = [c for c in targets if len(set(map(str, head.columns[c]))) > 1]
     flags = tuple(
         c for c in targets if head.filled(c) and any(set(map(_flag, head.filled(c))) <= pair for pair in _FLAGS)
     )
