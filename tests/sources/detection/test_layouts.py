@@ -313,6 +313,12 @@ def masks_with_soft_edges(root: Path) -> None:
         Image.fromarray(np.tile(row, (HEIGHT, 1))).rotate(10).save(root / f"masks/{Path(path).stem}.png")
 
 
+def masks_of_objects(root: Path) -> None:
+    """As PennFudanPed's: 1, 2, ... are people."""
+    for number, path in enumerate(lay_out(root, "PNGImages/# PNGImages/a#")):
+        mask(root, f"PedMasks/{Path(path).stem}_mask.png", *range(1 + number % 5))
+
+
 def copies_in_two_splits(root: Path) -> None:
     lay_out(root, "train/cat/a# train/dog/b# val/cat/c# val/dog/d#")
     for kind in ("cat/a0", "dog/b0", "dog/b1"):
@@ -353,6 +359,7 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     coco_that_is_cut_short: "labels.json, line 1, column .*not whole JSON",
     masks_of_another_size: "mask is 56 x 40, and its image 56 x 39",
     masks_of_two_palettes: "palettes of masks/\\*.png show the number 0 in different colors",
+    masks_of_objects: "each mask holds 1, 2, 3, ... up to another number, at most 4, as numbers of objects do",
     masks_with_soft_edges: "numbers in masks/\\*.png fill no 2 x 2 pixels",
     copies_in_two_splits: "6 of 19 images opened are in two splits, with the same name and bytes",
     masks_without_an_image: "no source reads masks/a0.png, masks/a1.png, masks/a2.png",

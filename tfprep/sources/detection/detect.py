@@ -112,7 +112,7 @@ def _divides(source: Any, couples: Sequence[tuple[str, str]]) -> bool:
 
 def _accounted(proposal: Reading, files: Files) -> Reading:
     """Return a proposal with the files that its source does not read and its rule does not explain, and all doubts about it."""
-    source, facts, checks = _fitted(proposal, files)
+    source, facts, remarks = _fitted(proposal, files)
     if not facts.opened or len(facts.problems) == facts.opened:
         such = "".join((": ", *facts.problems)[:2])
         raise SourceError(f"none of {facts.opened} samples that were opened can be read{such}")
@@ -125,21 +125,22 @@ def _accounted(proposal: Reading, files: Files) -> Reading:
     of_tests = {folder for folder in files.images if is_test(folder) and not facts.splits.keys() & {*folder.split("/")}}
     unlabeled = [path for path in left if image_suffix(path) and path.rpartition("/")[0] in of_tests]
     if unlabeled:
-        checks.append(f"images of a test split have no labels, and are left out: {listed_files(unlabeled)}")
-    remarks = [*_about_splits(source, facts, files), *_about_samples(source, facts, files)]
+        remarks.append((0, f"images of a test split have no labels, and are left out: {listed_files(unlabeled)}"))
+    remarks += [*_about_splits(source, facts, files), *_about_samples(source, facts, files)]
     return replace(
         proposal,
         source=source,
         facts=facts,
-        checks=[*proposal.checks, *checks, *(text for share, text in remarks if share <= _FEW_WRONG)],
+        checks=[*proposal.checks, *(text for share, text in remarks if share <= _FEW_WRONG)],
         doubts=[*proposal.doubts, *(text for share, text in remarks if share > _FEW_WRONG)],
         left=sorted({*left}.difference(unlabeled)),
     )
 
 
-def _fitted(proposal: Reading, files: Files) -> tuple[Any, Facts, list[str]]:
-    """Return the form of a proposed source with which samples can be built, facts about its samples, and what to check."""
-    source, checks, looked = proposal.source, list[str](), partial(look, root=files.root, there=files.hashes)
+def _fitted(proposal: Reading, files: Files) -> tuple[Any, Facts, list[tuple[float, str]]]:
+    """Return the form of a proposed source with which samples can be built, facts about them, and what is to be said."""
+    source, remarks = proposal.source, list[tuple[float, str]]()
+    looked = partial(look, root=files.root, there=files.hashes)
     facts = looked(source)
     bare = {split for split, n in facts.splits.items() if facts.empty[split] == n}
     lost = {split for split in bare if is_test(split) or not facts.objects}
@@ -150,9 +151,9 @@ def _fitted(proposal: Reading, files: Files) -> tuple[Any, Facts, list[str]]:
         source = replace(source, splits=splits)
         facts = replace(looked(source), twice=twice)
     if isinstance(source, Paired) and source.mask is not None:
-        numbered, checks = with_classes(source, facts.masks)
+        numbered, remarks = with_classes(source, facts.masks)
         if numbered.palette:  # each color that is missed rejects the masks that have it
-            numbered, checks = with_classes(source, looked(source, samples=_OF_COLORS).masks)
+            numbered, remarks = with_classes(source, looked(source, samples=_OF_COLORS).masks)
         source, facts = (numbered, looked(numbered)) if numbered != source else (source, facts)
     for form in (*proposal.others, *(_PIXELS if hasattr(source, "pixels") else ())):
         if len(facts.problems) > (0 if form is _PIXELS[0] else _FEW_WRONG * facts.opened):
@@ -162,7 +163,7 @@ def _fitted(proposal: Reading, files: Files) -> tuple[Any, Facts, list[str]]:
             source, facts = (other, found) if len(found.problems) < len(facts.problems) else (source, facts)
     if isinstance(source, Folder | Paired) and isinstance(source.splits, Fractions) and facts.dicom:
         source = replace(source, splits=replace(source.splits, stratify=None, group_by="PatientID"))
-    return source, facts, checks
+    return source, facts, remarks
 
 
 def _about_splits(source: Any, facts: Facts, files: Files) -> Iterator[tuple[float, str]]:

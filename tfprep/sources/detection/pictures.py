@@ -30,7 +30,7 @@ MASK_WORD = re.compile(
 """Names of masks."""
 _NOT_CLASSES = re.compile(r"instance|panoptic|depth|disp|flow|edge|boundar|normal(?!_)|object(?!ive)", re.IGNORECASE)
 """Names of pictures whose numbers are not classes."""
-_DARKEST, _OPENED, _SAMPLED, _NAMES, _MOST_THIN = 64, 3, 8, 2000, 4
+_DARKEST, _OPENED, _SAMPLED, _NAMES, _MOST_THIN, _DIFFERENT_COUNTS = 64, 3, 8, 2000, 4, 2
 
 # --- masks --------------------------------------------------------------------------------------------------------
 
@@ -65,13 +65,14 @@ def _few_colors(files: Files, path: str) -> bool:
     return False
 
 
-def with_classes(source: Paired, masks: Sequence[bytes]) -> tuple[Paired, list[str]]:
-    """Return the source with class numbers for masks of colors or of black and white, and what to check.
+def with_classes(source: Paired, masks: Sequence[bytes]) -> tuple[Paired, list[tuple[float, str]]]:
+    """Return the source with class numbers for masks of colors or of black and white, and what is to be said about them.
 
     Raises:
         SourceError: The files are not masks.
     """
-    found, solid, colors, most = set[int](), set[int](), set[int](), 0
+    found, solid, colors = set[int](), set[int](), set[int]()
+    most, counts = 0, list[int]()
     shown: dict[int, set[bytes]] = {}
     for data in masks:
         try:
@@ -83,6 +84,7 @@ def with_classes(source: Paired, masks: Sequence[bytes]) -> tuple[Paired, list[s
         of_mask = np.unique(mask).tolist()
         found.update(of_mask)
         most = max(most, len(of_mask))
+        counts.append(of_mask[-1] if {*of_mask} | {0} == {*range(of_mask[-1] + 1)} else -1)  # 1, 2, ... up to a number
         corner = mask[1:, 1:]
         square = (corner == mask[:-1, 1:]) & (corner == mask[1:, :-1]) & (corner == mask[:-1, :-1])
         solid.update(np.unique(corner[square]).tolist())
@@ -94,7 +96,7 @@ def with_classes(source: Paired, masks: Sequence[bytes]) -> tuple[Paired, list[s
     if not numbers and 1 < len(colors) <= MOST_COLORS:
         codes = {(color >> 16, color >> 8 & 255, color & 255): number for number, color in enumerate(sorted(colors))}
         check = f"the masks opened have {len(codes)} colors, numbered in their order (palette=, classes=)"
-        return replace(source, palette=codes), [f"{check}; the build rejects masks of other colors"]
+        return replace(source, palette=codes), [(0, f"{check}; the build rejects masks of other colors")]
     if most > MOST_COLORS or (numbers and numbers[-1] > 255 and numbers != (0, 65535)):
         rule = f"one of {source.mask} holds {most} numbers up to {numbers[-1]}"
         raise SourceError(f"{rule}: objects, depths or soft edges, not classes")
@@ -107,13 +109,16 @@ def with_classes(source: Paired, masks: Sequence[bytes]) -> tuple[Paired, list[s
         raise SourceError(f"{rule}, so that it may mean different classes: write masks with one palette, or without")
     if numbers in ((0, 255), (0, 65535)):
         check = f"the masks hold {numbers[0]} and {numbers[1]}: two classes, 0 and 1 (numbers=)"
-        return replace(source, numbers={numbers[0]: 0, numbers[1]: 1}), [check]
+        return replace(source, numbers={numbers[0]: 0, numbers[1]: 1}), [(0, check)]
     if numbers and numbers[-1] == len(CAMVID_CLASSES) - 1 and str(source.mask).startswith("{split}annot/"):
         check = f"the masks are taken for those of CamVid, in which {numbers[-1]} is void (void=)"
-        return replace(source, classes=CAMVID_CLASSES, void=numbers[-1]), [check]
+        return replace(source, classes=CAMVID_CLASSES, void=numbers[-1]), [(0, check)]
     if len(numbers) > 2 and not any(0 < number < _DARKEST for number in numbers):
         shades = ", ".join(map(str, numbers))
-        return source, [f"the masks hold {shades}: are these shades of gray for classes 0, 1, 2, ... (numbers=)?"]
+        return source, [(0, f"the masks hold {shades}: are these shades of gray for classes 0, 1, 2, ... (numbers=)?")]
+    if min(counts, default=-1) >= 0 and len({*counts} - {0}) > _DIFFERENT_COUNTS:
+        rule = f"each mask holds 1, 2, 3, ... up to another number, at most {max(counts)}, as numbers of objects do"
+        return source, [(1, f"{rule}; numbers={{0: 0, None: 1}} makes them one class")]
     return source, []
 
 
