@@ -446,9 +446,7 @@ def test_words_that_come_again_in_the_cells_of_labels_are_named(tmp_path):
 def test_a_table_of_boxes_without_a_label_names_the_columns_that_may_hold_it(tmp_path):
     """As BCCD's."""
     lay_out(tmp_path, "im/a# t.csv=rows:im/:name,cell,xmin,ymin,xmax,ymax:NAME,red,14,10,42,30;NAME,white,1,1,9,9")
-    assert any(
-        "check: objects are taken without classes, which may be in cell (" in line for line in detect(tmp_path).lines()
-    )
+    assert any("check: no classes are taken, which may be in cell (" in line for line in detect(tmp_path).lines())
 
 
 @pytest.mark.parametrize(("layout", "later"), [
@@ -508,10 +506,10 @@ def test_one_mask_of_another_size_refuses_the_layout(tmp_path):
 
 def test_class_folders_that_a_table_does_not_name_are_said_to_be_no_classes(tmp_path):
     """As Hugging Face's imagefolder reads them."""
-    lay_out(tmp_path, 'cat/a# dog/b# metadata.jsonl=rows:cat/::{"file_name":"cat/NAME","text":"one"}')
+    lay_out(tmp_path, 'cat/a# dog/b# metadata.jsonl=rows:cat/::{"file_name":"cat/NAME","text":"one","kind":"LABEL"}')
     with (tmp_path / "metadata.jsonl").open("a") as file:
         file.writelines(f'\n{{"file_name": "dog/b{n}.jpg", "text": "two"}}' for n in range(4))
-    assert any("images are in folders, as cat/a0.jpg is, which are not taken for classes" in line
+    assert any("no classes are taken, which may be in kind, the folders, such as that of cat/a0.jpg" in line
                for line in detect(tmp_path).lines())  # fmt: skip
 
 

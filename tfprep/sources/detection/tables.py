@@ -193,12 +193,12 @@ def _sources(files: Files, head: _Head, table: str, image: str, splits: Any, tar
     if len(labels) > 1:
         head.doubt(f"several columns may be the label ({', '.join(labels[:6])})")
     varied = [c for c in targets if len(set(map(str, head.columns[c]))) > 1]
+    texts = [c for c in varied if not all(_NUMBER.fullmatch(str(cell)) for cell in head.filled(c))]
     if not nested and (boxes or len({*head.images}) < len(head.images)):
         split = "split" if isinstance(splits, str) and "{" not in splits else "splits"
         of_rows: Any = partial(ObjectTable, table, image, label=next(iter(labels), None), **{split: splits})
-        texts = [c for c in varied if not all(_NUMBER.fullmatch(str(cell)) for cell in head.filled(c))]
         if boxes and texts and not labels:
-            head.checks.append(f"objects are taken without classes, which may be in {', '.join(texts[:6])} (label=)")
+            head.checks.append(f"no classes are taken, which may be in {', '.join(texts[:6])} (label=)")
         if boxes:
             return [of_rows(boxes=c if len(c) == 4 else c[0], box_format=form) for c, form in boxes]
         head.doubt("several rows name one image: box_labels are then the classes of an image")
@@ -219,8 +219,12 @@ def _sources(files: Files, head: _Head, table: str, image: str, splits: Any, tar
         label = flags
     elif label is None and not fields and not head.stored:
         return []
-    elif label is None and any(not form for form, _ in columns_of([os.path.dirname(one) for one in head.images]) or ()):
-        head.checks.append(f"images are in folders, as {head.images[0]} is, which are not taken for classes")
+    elif label is None:
+        texts = [c for c in texts if not of_boxes and all(c not in column for _, column in fields.values())]
+        if any(not form for form, _ in columns_of([os.path.dirname(one) for one in head.images]) or ()):
+            texts.append(f"the folders, such as that of {head.images[0]}")
+        if texts:
+            head.checks.append(f"no classes are taken, which may be in {', '.join(texts[:6])} (label=)")
     splits = splits_for(table, label is not None) if splits is FRACTIONS else splits
     make: Any = partial(Table, table, image, label, fields, splits=splits, separator=separator)
     return [make(box_format=form) for _, form in boxes] or [make()]
