@@ -45,11 +45,7 @@ _LABEL = re.compile(r"\d+(?:\s+-?\d+(?:\.\d+)?(?:e-?\d+)?){4,}", re.IGNORECASE)
 
 
 def yolo(files: Files) -> Iterator[Reading]:
-    """Yield the sources of YOLO's labels: those of YAML files, else text files of labels with a list of class names.
-
-    Raises:
-        SourceError: Labels have no list of class names.
-    """
+    """Yield the sources of YOLO's labels: YAML files, else labels and a list of class names. SourceError if there is no list."""
     lists = [path for path in files.paths(".txt", ".names") if _NAMES.fullmatch(path)]
     yamls = [path for path in files.paths(".yaml", ".yml") if re.search(rb"^names\s*:", files.head(path), re.MULTILINE)]
     for path in yamls:
@@ -112,10 +108,7 @@ _MOST_JSON = 1000
 
 def coco(files: Files) -> Iterator[Reading]:
     """Yield the sources of COCO's files; captions, panoptic segments, and key points beside other objects are side files.
-
-    Raises:
-        SourceError: There are only captions, or segments of panoptic segmentation.
-    """
+    SourceError if there are only captions or segments."""
     sides: list[str] = []
     groups: dict[str, list[str]] = {}
     for path in files.paths(".json")[:_MOST_JSON]:

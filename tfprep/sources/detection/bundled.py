@@ -28,10 +28,7 @@ _EVERY = 25
 
 def archives(files: Files) -> Iterator[Reading]:
     """Yield the source of tar or zip files with images, with the classes and splits that names inside of them give.
-
-    Raises:
-        SourceError: An archive is compressed as a whole, or cannot be read.
-    """
+    SourceError if one is compressed as a whole, or cannot be read."""
     if packed := files.paths(".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst"):
         raise SourceError(f"{packed[0]} is compressed as a whole, so that no member has a place of its own: unpack it")
     paths = next(filter(None, map(files.paths, ARCHIVE_SUFFIXES)), [])

@@ -111,10 +111,7 @@ class Facts:
 
 def look(source: Source, root: Path, there: Collection[int] = (), samples: int = _SAMPLES) -> Facts:
     """List all samples and open some of them. `there` is the `hash` of the path of each file of the folder.
-
-    Raises:
-        SourceError: The source does not fit the folder.
-    """
+    SourceError if the source does not fit the folder."""
     listing = source.scan(root)
     facts = Facts(listing.kinds)
     places = {name: place for place, name in enumerate(listing.values)}

@@ -66,11 +66,7 @@ def _few_colors(files: Files, path: str) -> bool:
 
 
 def with_classes(source: Paired, masks: Sequence[bytes]) -> tuple[Paired, list[tuple[float, str]]]:
-    """Return the source with class numbers for masks of colors or of black and white, and what is to be said about them.
-
-    Raises:
-        SourceError: The files are not masks.
-    """
+    """Return the source with class numbers for these masks, and what is to be said about them. SourceError if they are none."""
     found, solid, colors = set[int](), set[int](), set[int]()
     most, counts = 0, list[int]()
     shown: dict[int, set[bytes]] = {}

@@ -93,11 +93,7 @@ def _plain(column: str) -> str:
 
 
 def tables(files: Files) -> Iterator[Reading]:
-    """Yield the sources of tables whose rows name images, those of one split each together.
-
-    Raises:
-        SourceError: A table names images and cannot be read.
-    """
+    """Yield the sources of tables whose rows name images, those of one split each together. SourceError if one cannot be read."""
     grouped: dict[str, list[_Head]] = {}
     answers = [path for path in files.paths(*TABLE_SUFFIXES) if _ANSWERS.fullmatch(path)]
     for path in (path for path in files.paths(*TABLE_SUFFIXES) if path not in answers):
@@ -110,11 +106,7 @@ def tables(files: Files) -> Iterator[Reading]:
 
 
 def _head(files: Files, path: str) -> _Head:
-    """Return the first rows of a table, and where the images are that one of its columns names.
-
-    Raises:
-        SourceError: The table cannot be read, or a column holds names of images, and they are nowhere.
-    """
+    """Return the first rows of a table, and where the images are that a column names. SourceError if they are nowhere."""
     columns: Mapping[str, Sequence[Any]] = {}
     stored = file_columns(files.root / path) if path.lower().endswith(".parquet") else []
     names = [name for name in column_names(files.root / path) if name.partition(".")[0] not in stored]
