@@ -14,7 +14,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tfprep.dataset.names import PRIVATE, REJECTS
+from tfprep.dataset.names import PRIVATE, REJECTS, SHARDS
 from tfprep.dataset.versions import NEW, find_current
 from tfprep.errors import BuildError, DatasetError, StorageError
 from tfprep.storage.local import locked as file_locked
@@ -89,7 +89,9 @@ class Layout:
         return self.receipts / f"{split}-{shard:05d}.contents.json"
 
     def find(self, name: str) -> Path | None:
-        """Return the path of a shard's file, which waits to be published or is published; None if it does not exist."""
+        """Return the path of a shard's file, which waits to be published or is published; None if a local one does not exist."""
+        if self.at_store:
+            return self.out / SHARDS / name
         folders = [self.staged, *([self.current] if self.current else [])]
         return next((folder / name for folder in folders if (folder / name).exists()), None)
 

@@ -170,14 +170,10 @@ def read_receipt(
     contents = contents_path(layout, receipt)
     if (size_of(contents) if sizes is None else sizes.get(f"{PRIVATE}/{layout.receipts.name}/{contents.name}")) is None:
         return None
-    places = (
-        [layout.out / SHARDS] if layout.at_store else [layout.staged, *([layout.current] if layout.current else [])]
-    )
     for file in receipt.files:
         for name, size in ((file.name, file.bytes), (f"{file.name}.idx", None)):  # None: of any size
-            of_store = None if sizes is None else [sizes.get(f"{SHARDS}/{name}")]
-            sizes_there = of_store or (size_of(place / name) for place in places)
-            there = next((size for size in sizes_there if size is not None), None)
+            path = layout.find(name) if sizes is None else None
+            there = size_of(path) if path else (sizes or {}).get(f"{SHARDS}/{name}")
             if there is None or size not in (None, there):
                 return None
     return receipt
@@ -195,7 +191,7 @@ def is_of(layout: Layout, receipt: Receipt, published: Mapping[str, str] | None,
     if layout.at_store and not verify:
         return True  # names belong to contents
     for file in receipt.files:
-        path = layout.out / SHARDS / file.name if layout.at_store else layout.find(file.name)
+        path = layout.find(file.name)
         assert path is not None
         is_waiting = path.parent == layout.staged
         if (verify or (published is None and not is_waiting)) and digest_of(path).sha256 != file.sha256:
@@ -212,7 +208,7 @@ def _has_idx_of(layout: Layout, receipt: Receipt) -> bool:
         return False
     for file, rows in zip(receipt.files, contents.rows, strict=True):
         name = f"{file.name}.idx"
-        path = layout.out / SHARDS / name if layout.at_store else layout.find(name)
+        path = layout.find(name)
         text = format_index(Frame(row[1], row[2]) for row in rows)
         if path is None or read_content(path) != text.encode():
             return False
