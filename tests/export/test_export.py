@@ -15,8 +15,10 @@ from PIL import Image
 from tests.commands import status_of
 from tfprep import codecs
 from tfprep.dataset import open_dataset
+from tfprep.dataset.imported.make import index_tfrecords
 from tfprep.errors import BuildError, DatasetError
 from tfprep.export import export
+from tfprep.records import RecordWriter, encode
 from tfprep.storage.local import whole_folder
 
 
@@ -201,6 +203,50 @@ def test_an_index_of_other_tfrecords_is_exported(indexed, tmp_path):
         check(values, "picture", row["picture"]["bytes"])
         check(values, "ragged", tar["ragged.npy"])
         assert row["texts"] == json.loads(tar["texts.json"]) == list(values["texts"])
+
+
+@pytest.fixture
+def index_one(tmp_path):
+    """A function that writes and indexes a TFRecord of another tool, and opens it."""
+
+    def index_one(features):
+        with (tmp_path / "a.tfrecord").open("wb") as shard:
+            RecordWriter(shard).write(encode(features)[0])
+        index_tfrecords(tmp_path / "a.tfrecord", split="train", out=tmp_path / "index", workers=0)
+        return open_dataset(tmp_path / "index")
+
+    return index_one
+
+
+def test_an_imported_image_that_readers_would_turn_is_written_as_its_pixels(index_one, tmp_path):
+    exif, file = Image.Exif(), io.BytesIO()
+    exif[0x0112] = 6  # Hugging Face's datasets turn such a file, and its boxes and masks stay
+    Image.fromarray(np.arange(24 * 16 * 3, dtype=np.uint8).reshape(24, 16, 3)).save(file, "JPEG", exif=exif)
+    data = index_one({"picture": file.getvalue()})
+    export(data, tmp_path / "out", "webdataset")
+    (sample,) = read_tars((tmp_path / "out").iterdir())
+    picture = Image.open(io.BytesIO(sample["picture.png"]))
+    assert picture.getexif().get(0x0112) is None
+    np.testing.assert_array_equal(picture, next(data.samples("train"))["picture"])
+
+
+def test_a_label_of_floats_keeps_its_value(one_shard, tmp_path):
+    values = {"label": np.int64(1), "score": np.float32(0.75)}
+    made = one_shard(values, codecs.Scalar(), dict.fromkeys(values, "label"))
+    export(made, tmp_path / "tars", "webdataset")
+    (sample,) = read_tars((tmp_path / "tars").iterdir())
+    assert sample["label.cls"] == b"1"
+    assert np.load(io.BytesIO(sample["score.npy"])) == np.float32(0.75)
+
+
+def test_class_names_of_several_labels_are_named_where_they_are_left_out(make_dataset, tmp_path):
+    made = make_dataset(
+        samples={"train": 1}, shards=1, make=lambda *_: {"hot": np.array([0.5, 1], np.float32)},
+        codec={"hot": codecs.Scalar()}, kinds={"hot": "label"},
+    )  # fmt: skip
+    made.seal(lambda document: document["classes"].update(hot=["a", "b"]))
+    data = open_dataset(made.path)
+    assert "class names of hot: labels are numbers there" in export(data, tmp_path / "hot", "parquet").left_out
 
 
 def test_what_is_left_out_is_named_and_other_variants_can_be_exported(photos, tmp_path, capsys):

@@ -65,5 +65,6 @@ def _left_out(data: Dataset, to: Format, variant: int, splits: list[str]) -> Ite
             if split in splits and variant >= entry.variants.get(split, 0):
                 yield f"added fields {group}: variant {variant} of split {split} has none"
     for name in data.manifest.classes:
-        if name in data.fields and not (to == "parquet" and data.fields[name].kind == "label"):
+        spec = data.fields.get(name)
+        if spec is not None and not (to == "parquet" and (spec.kind, spec.dtype) == ("label", "int64")):
             yield f"class names of {name}: labels are numbers there"

@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 from tfprep.dataset import Dataset
 from tfprep.errors import DatasetError
 from tfprep.fields import RASTER_KINDS, Array, FieldSpec
-from tfprep.images import encode_png
+from tfprep.images import encode_png, file_orientation
 from tfprep.storage.local import whole_file
 from tfprep.storage.urls import open_file
 
@@ -96,6 +96,10 @@ def stored_samples(data: Dataset, split: str, variant: int) -> Iterator[StoredSa
                     continue
                 file.seek(place[f"{name}_offset"])
                 content = file.read(place[f"{name}_size"])
+                if (
+                    file_orientation(content) > 1
+                ):  # of another tool; readers would turn it away from its boxes and masks
+                    content = encode_png(values[name], _PNG_LEVEL)
                 files[name] = content, "png" if content.startswith(b"\x89PNG") else "jpg"
             for name, spec in fields.items():
                 value = values[name]
@@ -158,7 +162,7 @@ def _member(data: Dataset, sample: StoredSample, field: str) -> tuple[str, bytes
         return suffix, content
     if spec.kind == "text":
         return ("txt", value.encode()) if isinstance(value, str) else ("json", json.dumps(list(value)).encode())
-    if spec.kind == "label" and spec.shape == ():
+    if spec.kind == "label" and spec.shape == () and "float" not in spec.dtype:
         return "cls", str(int(value)).encode()
     if spec.shape == () and spec.kind == "scalar" and not spec.dtype.startswith("complex"):
         return "json", json.dumps(np.asarray(value).item()).encode()
