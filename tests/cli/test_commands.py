@@ -108,7 +108,7 @@ def test_rejected_samples_are_counted_and_bounded(run, succeed, recipe, photos, 
     assert "2 of 42 samples were rejected" in err
     assert not (tmp_path / "out" / "tfprep.json").exists()
     out = succeed(*order, "--max-bad", "10%")
-    assert "2 inputs were rejected" in out
+    assert "2 inputs were rejected, such as cat/empty.jpg: the file is empty (0 bytes); see " in out
 
 
 def test_files_that_the_source_does_not_read_are_counted(recipe, photos, run, succeed, tmp_path):

@@ -358,5 +358,7 @@ def test_a_short_epoch_that_a_look_could_use_up_is_named_where_passes_are_epochs
         train = data.loader("train", 8, **LABELS)
         for _ in range(2):
             next(iter(train))
-    assert [text for text in caplog.messages if "steps_per_epoch=6 uses none" in text] == caplog.messages
+    assert [
+        text for text in caplog.messages if "has only 6 steps" in text and "steps_per_epoch=6 no epoch is" in text
+    ] == caplog.messages
     assert len(caplog.messages) == 1

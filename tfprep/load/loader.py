@@ -88,9 +88,9 @@ class Progress:
         if self.length <= most and not self.is_evaluation and not self._warned:
             self._warned = True
             _LOG.warning(
-                "an epoch has %d steps, which fit and tf.data may all take in advance: the batch with which Keras builds a "
-                "model can use an epoch. train.repeat() with steps_per_epoch=%d uses none",
-                self.length, self.length,
+                "an epoch has only %s. What Keras takes to build a model, and fit and tf.data in advance, can count as an epoch, "
+                "which is then skipped. With train.repeat() and steps_per_epoch=%d no epoch is",
+                counted(self.length, "step"), self.length,
             )  # fmt: skip
 
 
