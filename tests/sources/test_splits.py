@@ -180,14 +180,14 @@ BOX = '"bbox": [1, 2, 20, 30], "category_id": 1, "id": 1, "image_id": 1'
     [
         (sources.Folder("{split}/*", **ONE), {"in no split of ('train',)": 1}),
         (sources.Arrays("{split}.npy", **ONE), {"in no split of ('train',)": 2}),
-        (sources.Archives("{split}.tar", **ONE), {"archive whose samples are in no split of ('train',)": 1}),
-        (sources.Table("{split}.csv", "{split}/{id}.png", **ONE), {"table whose samples are in no split of ('train',)": 1}),
+        (sources.Archives("{split}.tar", **ONE), {"archive of a split that is not in ('train',)": 1}),
+        (sources.Table("{split}.csv", "{split}/{id}.png", **ONE), {"table of a split that is not in ('train',)": 1}),
         (sources.ObjectTable("{split}.csv", "{split}/{id}.png", "id", fields=("box_labels",), **ONE),
-         {"table whose samples are in no split of ('train',)": 1}),
-        (sources.Coco("{split}.json", **ONE), {"file whose samples are in no split of ('train',)": 1}),
+         {"table of a split that is not in ('train',)": 1}),
+        (sources.Coco("{split}.json", **ONE), {"file of a split that is not in ('train',)": 1}),
         (sources.Voc("{split}/*", "{split}/*.xml", "{split}.txt", **ONE),
-         {"list whose samples are in no split of ('train',)": 1}),
-        (sources.Yolo(**ONE), {"folder or list whose samples are in no split of ('train',)": 1}),
+         {"list of a split that is not in ('train',)": 1}),
+        (sources.Yolo(**ONE), {"folder or list of a split that is not in ('train',)": 1}),
     ],
     ids=lambda one: type(one).__name__,
 )  # fmt: skip
@@ -203,7 +203,7 @@ def test_a_split_that_is_not_taken_is_counted(tmp_path, source, counted):
             archive.add(root / split / f"{name}.png", f"{name}.png")
     listing = source.scan(root)
     assert {entry.split for entry in listing.entries} == {"train"}
-    assert {reason: count for reason, count in listing.tally.items() if "no split" in reason} == counted
+    assert {reason: count for reason, count in listing.tally.items() if "split" in reason} == counted
 
 
 def test_fields_are_those_of_the_other_source(root):

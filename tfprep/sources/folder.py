@@ -139,7 +139,7 @@ def split_files(root: Path, text: str, splits: Any, what: str, tally: Counter[st
     if isinstance(splits, tuple) and "split" in pattern.holes:
         taken = [(path, holes) for path, holes in files if holes["split"] in splits]
         if len(taken) < len(files):
-            tally[f"{what} whose samples are in no split of {splits}"] += len(files) - len(taken)
+            tally[f"{what} of a split that is not in {splits}"] += len(files) - len(taken)
         files = taken
     if not files:
         raise SourceError(f"{root}: no {what} fits {text!r}; say where it is, or give the right folder with --data")

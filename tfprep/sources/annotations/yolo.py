@@ -115,7 +115,7 @@ class Yolo(AnnotatedSource):
             yield from object_rows(self, root, of_pattern, parse, tally)
         taken = {place for one in splits for place in data.places[one]}
         if unread := {place for of_split in data.places.values() for place in of_split} - taken:
-            tally[f"folder or list whose samples are in no split of {splits}"] += len(unread)
+            tally[f"folder or list of a split that is not in {splits}"] += len(unread)
         counted: set[str] = set()
         of_split: dict[str, str] = {}
         for split, place in [(one, place) for one in splits for place in data.places[one]]:
