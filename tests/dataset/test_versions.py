@@ -20,7 +20,7 @@ import tfprep
 from tests.commands import status_of
 from tfprep.dataset import open_dataset, read_manifest
 from tfprep.dataset.clean import clean
-from tfprep.dataset.versions import NewVersion, current_version, open_version
+from tfprep.dataset.versions import NewVersion, current_version, find_version
 from tfprep.errors import BuildError, BuildLockedError, DatasetError
 from tfprep.storage.urls import durable_write
 
@@ -161,7 +161,7 @@ def test_older_versions_are_opened_by_number_and_by_folder(publish, tmp_path):
     for data in (tfprep.open(out, version=1), tfprep.open(out / "v0001"), open_dataset(out, 1)):
         assert (data.path, data.version.number, data.version.root) == (out / "v0001", 1, out)
         assert int(next(data.samples("train"))["clicks"][0, 0, 0]) == 0
-    assert open_version(out, 2).path == out / "v0002"
+    assert find_version(out, 2).path == out / "v0002"
     with pytest.raises(DatasetError, match="has no version 9; it has 1, 2, 3"):
         tfprep.open(out, version=9)
     for keep, removed in enumerate([[1, 2], [1], [], [], []]):

@@ -102,26 +102,27 @@ def current_version(root: PathOrUrl) -> Version:
       DatasetError: There is no dataset, or its pointer is damaged. The cause is a FileNotFoundError where there is no pointer.
     """
     place = folder_at(root)
-    number = _read_pointer(place)
+    path = place / POINTER
+    try:
+        with open_file(path) as file:
+            content = file.read(_MOST_POINTER_BYTES)
+    except DatasetError as error:
+        if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+            raise DatasetError(f"{place} holds no {POINTER}: {_why_not(place)}") from FileNotFoundError()
+        # Neither of the two raises where access is denied.
+        if not is_remote(path) and os.path.exists(path) and not os.path.isfile(path):
+            raise DatasetError(f"{path} is not a regular file: move it away, then run the build again") from error
+        raise
+    except OSError as error:
+        raise DatasetError(f"{path} cannot be read ({error.strerror or error})") from error
+    number = None
+    with suppress(ValueError, RecursionError, KeyError, TypeError):
+        number = json.loads(content)["version"]
+    if type(number) is not int or not 1 <= number < 10**18:
+        raise DatasetError(
+            f'{path} is damaged, or of another version of tfprep: it is {{"version": N}}. Run the build again'
+        )
     return Version(place, number, version_folder(place, number))
-
-
-def open_version(root: PathOrUrl, number: int) -> Version:
-    """Return a version by its number.
-
-    Args:
-      root: The folder or URL of the dataset.
-      number: The number of the version.
-
-    Raises:
-      DatasetError: There is no such version; the message lists those that are there.
-    """
-    place = folder_at(root)
-    version = Version(place, number, version_folder(place, number), is_chosen=True)
-    if size_of(version.path / MANIFEST) is None:
-        known = ", ".join(map(str, version_numbers(place))) or "none"
-        raise DatasetError(f"{place} has no version {number!r}; it has {known}. Builds keep older ones with --keep")
-    return version
 
 
 def find_version(path: PathOrUrl, number: int | None = None) -> Version:
@@ -138,7 +139,13 @@ def find_version(path: PathOrUrl, number: int | None = None) -> Version:
     if not is_remote(folder) and os.path.isfile(folder):
         raise DatasetError(f"{folder} is a file; open the dataset's folder, {folder.parent}")
     if number is not None:
-        return open_version(folder, number)
+        version = Version(folder, number, version_folder(folder, number), is_chosen=True)
+        if size_of(version.path / MANIFEST) is None:
+            known = ", ".join(map(str, version_numbers(folder))) or "none"
+            raise DatasetError(
+                f"{folder} has no version {number!r}; it has {known}. Builds keep older ones with --keep"
+            )
+        return version
     try:
         return current_version(folder)
     except DatasetError as error:
@@ -177,31 +184,6 @@ def older_versions(root: Path, keep: int) -> list[int]:
     older = [number for number in complete if number < current]
     damaged = [number for number in _local_versions(root) if number < current and number not in complete]
     return sorted([*older[: max(0, len(older) - keep)], *damaged])
-
-
-def _read_pointer(root: Path) -> int:
-    path = root / POINTER
-    try:
-        with open_file(path) as file:
-            content = file.read(_MOST_POINTER_BYTES)
-    except DatasetError as error:
-        if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
-            raise DatasetError(f"{root} holds no {POINTER}: {_why_not(root)}") from FileNotFoundError()
-        if (
-            not is_remote(path) and os.path.exists(path) and not os.path.isfile(path)
-        ):  # neither raises where access is denied
-            raise DatasetError(f"{path} is not a regular file: move it away, then run the build again") from error
-        raise
-    except OSError as error:
-        raise DatasetError(f"{path} cannot be read ({error.strerror or error})") from error
-    number = None
-    with suppress(ValueError, RecursionError, KeyError, TypeError):
-        number = json.loads(content)["version"]
-    if type(number) is not int or not 1 <= number < 10**18:
-        raise DatasetError(
-            f'{path} is damaged, or of another version of tfprep: it is {{"version": N}}. Run the build again'
-        )
-    return number
 
 
 def _why_not(root: Path) -> str:
