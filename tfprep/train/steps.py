@@ -99,7 +99,7 @@ class CustomLoop(Watched):
             raise TrainError(
                 f"watch() takes a loader, a tf.data.Dataset or an iterator of batches, got {type(data).__name__}"
             )
-        loader: Any = data if hasattr(data, "report") else None
+        loader: Any = data if hasattr(data, "report") and hasattr(data, "stats") else None
         self.source, self.loader = iter(data), loader
         self._step, self.measured = step, True
         self.clock.resume()

@@ -4,6 +4,7 @@ import json
 import logging
 import time
 
+import numpy as np
 import pytest
 
 from tfprep import errors, train
@@ -94,8 +95,6 @@ def test_epochs_of_unknown_length(tf, dense, tmp_path):
 @pytest.mark.filterwarnings("ignore:__array__ implementation")  # Keras, when it saves weights.
 @pytest.mark.parametrize("eagerly", [False, True])
 def test_numpy_arrays_and_a_custom_train_step(tf, tmp_path, eagerly):
-    import numpy as np
-
     class Model(tf.keras.Model):
         def __init__(self):
             super().__init__()
@@ -171,6 +170,18 @@ def test_a_long_run_is_summed_up_whole(tf, tmp_path, monkeypatch):
     assert len(monitor.samples) == 2
     assert total is not None
     assert (total.waits.batches, total.waits.images) == (12, 48)
+
+
+def test_another_object_with_a_report_is_not_taken_for_a_loader(tmp_path):
+    class Batches:
+        report = print
+
+        def __iter__(self):
+            return iter([np.ones([4])] * 3)
+
+    with train.InputMonitor(tmp_path, every_s=60) as monitor:
+        assert len(list(monitor.watch(Batches()))) == 3
+    assert (monitor.samples[-1].readers, monitor.summary[:23]) == ({}, "InputMonitor: 3 batches")
 
 
 def test_each_sample_is_passed_on_as_it_is_written(pairs, dense, tmp_path):
