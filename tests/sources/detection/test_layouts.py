@@ -228,6 +228,16 @@ def coco_beside_captions_and_segments(root: Path) -> Truth:
     return {f"val2017/{name}": ("val", OBJECTS) for name in names}
 
 
+def coco_of_boxes_and_polygons(root: Path) -> Truth:
+    """The boxes are those of all objects: of those without a polygon nothing would be left in a mask."""
+    paths = lay_out(root, "images/a# images/b#")
+    content = coco_json([Path(path).name for path in paths])
+    for number, one in enumerate(content["annotations"]):
+        one["segmentation"] = [] if number % 4 else [[1, 1, 9, 1, 9, 9]]
+    write(root, "labels.json", json.dumps(content))
+    return dict.fromkeys(paths, (ANY, OBJECTS))
+
+
 def coco_of_captions_in_large_files(root: Path) -> Truth:
     """Of documents, whose captions are a class. The names of both lists are far from the ends of the file."""
     paths = lay_out(root, "train/a# val/b#")
@@ -245,7 +255,7 @@ def coco_of_captions_in_large_files(root: Path) -> Truth:
 LAYOUTS = [
     table_of_several_classes, table_sorted_by_class, table_with_splits_in_a_column_of_any_name, masks_of_colors,
     class_folders_in_a_zip, tar_of_a_mac,
-    coco_beside_captions_and_segments, coco_of_captions_in_large_files,
+    coco_beside_captions_and_segments, coco_of_boxes_and_polygons, coco_of_captions_in_large_files,
 ]  # fmt: skip
 
 
@@ -297,6 +307,13 @@ def test_a_layout_is_read_as_it_was_meant(tmp_path, layout):
 
 def coco_that_is_cut_short(root: Path) -> None:
     write(root, "labels.json", json.dumps(coco_json([Path(path).name for path in lay_out(root, "images/#")]))[:-40])
+
+
+def coco_with_boxes_without_width(root: Path) -> None:
+    content = coco_json([Path(path).name for path in lay_out(root, "images/a# images/b#")])
+    for one in content["annotations"][:2]:
+        one["bbox"] = None
+    write(root, "labels.json", json.dumps(content))
 
 
 def masks_of_two_palettes(root: Path) -> None:
@@ -357,6 +374,7 @@ def zip_of_coco(root: Path) -> None:
 
 REFUSED: dict[Callable[[Path], None] | str, str] = {
     coco_that_is_cut_short: "labels.json, line 1, column .*not whole JSON",
+    coco_with_boxes_without_width: "2 annotations are dropped, such as annotation 0: a bbox is x, y, width and height",
     masks_of_another_size: "mask is 56 x 40, and its image 56 x 39",
     masks_of_two_palettes: "palettes of masks/\\*.png show the number 0 in different colors",
     masks_of_objects: "each mask holds 1, 2, 3, ... up to another number, at most 4, as numbers of objects do",

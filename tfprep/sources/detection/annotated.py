@@ -132,7 +132,7 @@ def coco(files: Files) -> Iterator[Reading]:
 
 def _coco(files: Files, pattern: str, paths: Sequence[str]) -> Reading:
     """Return the source of COCO's files of one pattern with the fields of their annotations. SourceError without their images."""
-    places, listed, first = set[str](), set[str](), dict[str, Any]()
+    places, listed, first, drawn = set[str](), set[str](), dict[str, Any](), list[bool]()
     for path in paths:
         images = list(CocoFile.read(files.root / path).images())
         names = [str(image_file_name(image)) for image, _ in images]
@@ -140,12 +140,13 @@ def _coco(files: Files, pattern: str, paths: Sequence[str]) -> Reading:
         listed.update(below(place, name) for name in names)
         places.add(split_form(place) if "{split}" in pattern else literal(place))
         first = first or next((one[0] for _, one in images if one and isinstance(one[0], dict)), {})
+        drawn += [bool(one.get("segmentation")) for _, of_image in images for one in of_image if isinstance(one, dict)]
     if len(places) != 1:
         raise SourceError(f"the images of {paths[0]} and {paths[1]} are in folders that differ in more than the split")
     has = {
         "boxes": "bbox" in first or bool(first.get("segmentation")),
         "box_labels": True,
-        "instances": first.get("segmentation"),
+        "instances": 10 * sum(drawn) >= 9 * len(drawn) > 0,
         "points": "keypoints" in first,
     }
     fields = tuple(name for name, there in has.items() if there)

@@ -199,6 +199,9 @@ def _about_samples(source: Any, facts: Facts, files: Files) -> Iterator[tuple[fl
     if facts.missing:
         such = f"{facts.missing} of {len(facts.used)} files that the annotations name are not there (rejected)"
         yield facts.missing / len(facts.used), such
+    if dropped := len(facts.dropped):
+        such = f"{dropped} annotations are dropped, such as {facts.dropped[0]}"
+        yield dropped / (dropped + sum(facts.objects.values())), such
     for split, count in facts.empty.items():
         if count > _FEW_WRONG * (total := facts.splits[split]):
             yield 1, f"{split}: {count} of {total} samples have no objects or masks; are their annotations missing?"

@@ -44,7 +44,7 @@ class Facts:
         kinds: Kind of each field.
         splits, labels, objects: Number of samples by split, by label field and class, and of objects by class.
         empty: Number of samples without an object, or without a file beside the image, by split.
-        tally: What the source passed over.
+        tally, dropped: What the source passed over; what is wrong with annotations that it drops.
         used: `hash` of the path of each file that samples are made of.
         missing: Number of these files that are not in the folder.
         twice: Number of images that belong to two samples.
@@ -64,6 +64,7 @@ class Facts:
     objects: dict[str, int] = field(default_factory=dict)
     empty: Counter[str] = field(default_factory=Counter)
     tally: dict[str, int] = field(default_factory=dict)
+    dropped: list[str] = field(default_factory=list)
     used: set[int] = field(default_factory=set)
     missing: int = 0
     twice: int = 0
@@ -137,6 +138,7 @@ def look(source: Source, root: Path, there: Collection[int] = (), samples: int =
             unlabeled += value is None
         if "objects" in places:
             annotations = entry.values[places["objects"]]["objects"]
+            facts.dropped += entry.values[places["objects"]].get("dropped", ())
             objects.update(annotation["label"] for annotation in annotations if annotation.get("label") is not None)
             facts.empty[entry.split] += not annotations
         ranked = (-sample_hash(0, entry.key), number, entry)
