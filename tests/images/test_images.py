@@ -269,6 +269,50 @@ def test_maps_and_masks_from_tiffs_hold_the_numbers_of_the_file(dtype, byteorder
         assert decoded.dtype.isnative
 
 
+def _tiff(array, **options):
+    file = io.BytesIO()
+    tifffile.imwrite(file, array, **options)
+    return file.getvalue()
+
+
+def _bits_of_jpeg2000(mode, bits):
+    """A JPEG 2000 whose header gives its first component this number of bits."""
+    file = io.BytesIO()
+    Image.new(mode, (64, 64)).save(file, "JPEG2000")
+    data = bytearray(file.getvalue())
+    data[data.index(b"\xff\x4f\xff\x51") + 42] = bits - 1
+    return bytes(data)
+
+
+DEEP = np.random.default_rng(0).integers(0, 1 << 16, (4, 5, 3)).astype(np.uint16)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        cv2.imencode(".png", DEEP)[1].tobytes(),
+        cv2.imencode(".ppm", DEEP)[1].tobytes(),
+        _tiff(DEEP, photometric="rgb"),
+        _tiff(np.array([[3, -1]], np.int8)),
+        _tiff(np.array([[3, 1 << 31]], np.uint32)),
+        _bits_of_jpeg2000("RGB", 16),
+        _bits_of_jpeg2000("I;16", 15),
+    ],
+    ids=["png", "ppm", "tiff", "int8", "uint32", "color", "15 bits"],
+)
+def test_numbers_that_pillow_changes_are_refused(data):
+    with pytest.raises(SampleError, match=r"Pillow (makes|would make) .*save it as"):
+        images.decode_map(data)
+    if b"ftypjp2" in data:
+        with pytest.raises(SampleError, match=r"JPEG 2000 of . x 1. bits"):
+            images.decode_pixels(data)
+
+
+def test_numbers_that_pillow_keeps():
+    for array in (np.array([[3, 127]], np.int8), np.array([[3, 1 << 30]], np.uint32), np.array([[-3, 9]], np.int16)):
+        np.testing.assert_array_equal(images.decode_map(_tiff(array)), array)
+
+
 def test_numpy_files_with_wrong_headers_or_code_are_refused():
     header = npy(np.zeros((4, 4)))[:128].replace(b"(4, 4), }", b"(100, 100, 100000), }").rstrip(b" \n")
     for data, message in (

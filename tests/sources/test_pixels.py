@@ -270,6 +270,18 @@ def test_a_palette_of_a_tiff_with_alpha_and_one_that_rasterio_reads():
     np.testing.assert_array_equal(decoded(files[1].getvalue()), expected)
 
 
+def test_no_data_in_a_palette_is_one_of_its_numbers():
+    """Also where that number is a level of another color."""
+    index, colors = np.arange(4, dtype=np.uint8).reshape(2, 2), np.zeros((3, 256), np.uint16)
+    colors[:, :4] = np.array([[100, 20, 30], [0, 10, 0], [5, 5, 0], [1, 2, 3]]).T << 8
+    data = tiff(index, photometric="palette", colormap=colors, extratags=[(42113, 2, 0, "0", True)])
+    with pytest.raises(SampleError, match=r"25\.0% of the numbers are 0"):
+        decoded(data)
+    np.testing.assert_array_equal(decoded(data, nodata=9), [[[9, 9, 9], [0, 10, 0]], [[5, 5, 0], [1, 2, 3]]])
+    with pytest.raises(SampleError, match="nodata is 300, which uint8 does not hold"):
+        decoded(data, nodata=300)
+
+
 def test_many_bands_are_refused_without_a_log(caplog):
     with pytest.raises(SampleError):
         images.decode_image(tiff(np.zeros((8, 8, 13), np.uint16), planarconfig="contig"))

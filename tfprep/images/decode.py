@@ -19,6 +19,7 @@ from tfprep.images.pillow import (
     bits_per_channel,
     check_pixels,
     is_jpeg,
+    is_signed,
     note_turned,
     opened,
     pillow_orientation,
@@ -30,6 +31,7 @@ from tfprep.images.pillow import (
 from tfprep.images.png import has_right_checksums
 
 _NPY_START = b"\x93NUMPY"
+_HIGHEST_INT8 = 127
 
 
 def image_size(data: bytes) -> Size:
@@ -125,6 +127,13 @@ def _numbers(image: Image.Image, data: bytes) -> Array:
     TIFF whose 0 is white."""
     image.load()
     array = upright(_native(np.asarray(image)), pillow_orientation(image, data))
+    bits, signed = bits_per_channel(image, data), is_signed(image)
+    wrapped = array > _HIGHEST_INT8 if signed and array.dtype == np.uint8 else (array < 0) & (not signed and bits == 32)
+    if bits > 8 * array.dtype.itemsize or (array.dtype.kind != "f" and wrapped.any()):
+        rule = f"Pillow makes {array.dtype} of {image.format} with {bits}{' signed' if signed else ''} bits per channel"
+        raise SampleError(
+            f"{rule}, which does not hold its numbers; read a map by sources.Pixels(), or save it as .npy"
+        )
     if image.mode in ("1", "L") and white_is_zero(image):
         array = ~array
     levels, white = white_level(image, data), 255 if array.dtype == np.uint8 else 65535

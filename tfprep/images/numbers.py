@@ -186,13 +186,19 @@ def is_tiff(data: bytes) -> bool:
 def tiff_pixels(data: bytes, page: int | None, nodata: float | None) -> Array:
     """Return [H, W] or [H, W, C] with the numbers of the file. Raises SampleError."""
     with _page(data, page) as tiff:
-        array = _checked(_array(tiff, data, page or 0), tiff)
+        stored = _array(tiff, data, page or 0)
+        array = _checked(stored, tiff)
         if (tag := tiff.tags.get(_NODATA)) is not None:
             number = float(str(tag.value).strip("\0 "))
-            missing = np.isnan(array) if np.isnan(number) else array == number
+            missing = np.isnan(stored) if np.isnan(number) else stored == number
+            if getattr(tiff.photometric, "name", "") == "PALETTE":  # it is one of the palette's numbers, not a level
+                missing = (missing if stored.ndim == 2 else missing[:, :, 0])[:, :, np.newaxis]
             if missing.any() and nodata is None:
                 rule = f"{missing.mean():.1%} of the numbers are {number:g}, which means no data"
                 raise SampleError(f"{rule}; say what they become (nodata=0)")
+            limits = np.iinfo(array.dtype) if array.dtype.kind in "iu" and missing.any() else None
+            if limits and nodata not in range(limits.min, limits.max + 1):
+                raise SampleError(f"nodata is {nodata}, which {array.dtype} does not hold; give a number of its range")
             array = np.where(missing, np.asarray(nodata, array.dtype), array) if missing.any() else array
         return upright(array, _orientation(tiff))
 

@@ -32,7 +32,9 @@ JPEG_START, JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
 PNG_START, PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
 _PNG_ORIENTATION = re.compile(rb"eXIf|Raw profile type|XML:com\.adobe\.xmp")
 _EXIF_ORIENTATION = 0x0112
-_TIFF_WIDTH, _TIFF_HEIGHT, _TIFF_BITS, _TIFF_PHOTOMETRIC = 256, 257, 258, 262
+_TIFF_WIDTH, _TIFF_HEIGHT, _TIFF_BITS, _TIFF_PHOTOMETRIC, _TIFF_SAMPLE_FORMAT = 256, 257, 258, 262, 339
+_J2K_START, _J2K_BITS_AT = b"\xff\x4f\xff\x51", 42
+"""The beginning of a codestream of JPEG 2000, and where the bits of its first component are, less 1 (ITU-T T.800, A.5.1)."""
 _PPM_HEADER = re.compile(rb"P[2356]{gap}\d+{gap}\d+{gap}(\d+)".replace(b"{gap}", rb"(?:\s|#[^\r\n]*[\r\n])+"))
 """The numbers at the beginning of a PGM or PPM; the last one is that of white. A comment ends with CR or LF."""
 _CHANNELS = dict.fromkeys(("RGBA", "RGBX", "CMYK", "YCbCr", "LAB", "LA", "PA", "I", "F"), 4) | {"I;16": 2}
@@ -139,6 +141,14 @@ def opened(data: bytes, *, frames: bool = False) -> Iterator[Image.Image]:
             ends = {"PNG": PNG_END in data[-65536:], "JPEG2000": data.endswith(JPEG_END)}
             if not ends.get(image.format or "", True):
                 raise SampleError(f"not a whole image: the end of the {image.format} is missing")
+            if image.format == "JPEG2000":
+                at = data.find(_J2K_START) + _J2K_BITS_AT
+                bits = (data[at : at + 1] or b"\7")[0] % 128 + 1
+                if bits > 8 and (bits, image.mode) != (16, "I;16"):
+                    rule = (
+                        f"JPEG 2000 of {len(image.getbands())} x {bits} bits, of which Pillow would make other numbers"
+                    )
+                    raise SampleError(f"{rule}; save it as TIFF or PNG of 16 bits")
             yield image
     except UnidentifiedImageError as error:
         raise SampleError(f"not an image: no known format begins with the bytes {data[:8]!r}") from error
@@ -186,6 +196,11 @@ def white_level(image: Image.Image, data: bytes) -> int | None:
         return int(header[1]) if header else None
     bits = bits_per_channel(image, data)
     return (1 << bits) - 1 if bits < 8 else None
+
+
+def is_signed(image: Image.Image) -> bool:
+    """Return True if numbers below 0 are in the file, a TIFF (SampleFormat 2)."""
+    return 2 in getattr(image, "tag_v2", {}).get(_TIFF_SAMPLE_FORMAT, ())
 
 
 def white_is_zero(image: Image.Image) -> bool:
