@@ -13,7 +13,9 @@ import sys
 import textwrap
 import threading
 from dataclasses import replace
+from pathlib import PurePosixPath
 
+import numpy as np
 import pytest
 
 from tfprep import Recipe, augment, codecs, derive, sources
@@ -585,6 +587,11 @@ def test_what_an_object_has_computed_for_itself_does_not_count():
     before = recipe.fingerprint()
     assert derived({}, None) == 3
     assert recipe.fingerprint() == before
+    kept = [np.arange(3).view(OwnArray), OwnPath("/a/b")]
+    recipe = replace(recipe, depends=[lambda: kept])
+    before = recipe.fingerprint()
+    assert (kept[0].total, str(kept[1]), kept[1].name) == (3, "/a/b", "b")
+    assert recipe.fingerprint() == before
 
 
 class Base:
@@ -596,6 +603,16 @@ class Base:
 class Own(Base):
     def __call__(self, sample, generator):
         return self.kernel
+
+
+class OwnArray(np.ndarray):
+    @functools.cached_property
+    def total(self):
+        return int(self.sum())
+
+
+class OwnPath(PurePosixPath):
+    """It keeps its text and its parts when they are asked for."""
 
 
 def test_the_hand_brake():

@@ -161,7 +161,7 @@ class _State(pickle.Pickler):
             parts = kind, items, value.__getstate__() or {}
         elif kind is np.ndarray and not value.dtype.hasobject:  # a large one is not copied again and again
             parts = "array", str(value.dtype.descr), value.shape, hashlib.sha256(value.tobytes()).digest()
-        elif is_users(kind) and _may_lose_attributes(kind) and (attributes := object.__getstate__(value)):
+        elif is_users(kind) and _may_lose_attributes(kind) and (attributes := _attributes(value)):
             parts = "attributes", value.__reduce_ex__(4), attributes
         return parts
 
@@ -238,6 +238,15 @@ def _may_lose_attributes(kind: type) -> bool:
     """Return True if an installed base of the class decides what pickling saves: that of an array leaves out its attributes."""
     reducing = next(base for base in kind.__mro__ if {"__reduce__", "__reduce_ex__"} & vars(base).keys())
     return reducing is not object and not is_users(reducing) and not issubclass(kind, Enum)
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Return what the user's classes keep in an object, without what is computed from it: also by installed bases, in slots."""
+    kind, state = type(value), object.__getstate__(value)
+    attributes, slots = state if isinstance(state, tuple) else (state, {})
+    names = {name for name in attributes or {} if not isinstance(getattr(kind, name, None), functools.cached_property)}
+    names |= {name for name in slots if is_users(getattr(kind, name).__objclass__)}
+    return {name: getattr(value, name) for name in sorted(names)}
 
 
 def _name(value: FunctionType | type | ModuleType) -> tuple[str, str]:
