@@ -1,8 +1,8 @@
 """Distillation: photos of one object at 48 x 48 pixels in 8 variants, and what a teacher says of each stored variant.
 
 Data: class folders; `tfprep demo --only-data --out demo --scenes 300` draws 300 photos in 3 classes. 1,350 records, 5.4 MB, 2 s.
-Run: tfprep build distillation.py --data demo/objects --out demo/things
-     tfprep fields add demo/things distillation.py    (docs/tutorials/distillation.md makes teacher.keras, which it reads)
+Run: tfprep build distillation.py --data demo/objects --out demo/distillation
+     tfprep fields add demo/distillation distillation.py    (docs/tutorials/distillation.md makes teacher.keras, which it reads)
 """
 
 from pathlib import Path

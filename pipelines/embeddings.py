@@ -1,8 +1,8 @@
 """Embeddings: photos of one object at 64 x 64 pixels in 4 variants, and what a frozen network makes of each stored variant.
 
 Data: class folders; `tfprep demo --only-data --out demo --scenes 120` draws 120 photos in 3 classes. 300 records, 2.0 MB, 1 s.
-Run: tfprep build embeddings.py --data demo/objects --out demo/things
-     tfprep fields add demo/things embeddings.py    (docs/tutorials/embeddings.md makes frozen.keras, which it reads)
+Run: tfprep build embeddings.py --data demo/objects --out demo/embeddings
+     tfprep fields add demo/embeddings embeddings.py    (docs/tutorials/embeddings.md makes frozen.keras, which it reads)
 """
 
 from pathlib import Path

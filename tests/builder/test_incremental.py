@@ -215,7 +215,7 @@ def _other_data(site):
     [
         (recipe('name="tiny"', 'name="other"'), {}, "this recipe builds another one, 'other'"),
         (lambda site: None, {"limit": 7}, "the limit would leave 7 samples"),
-        (_other_data, {}, "none of its samples is among those to build; is --data the right folder?"),
+        (_other_data, {}, "none of its samples is among those to build (is --data the right folder?). Choose"),
     ],
 )
 def test_another_dataset_is_not_replaced_silently(full, change, options, reason):

@@ -154,3 +154,12 @@ def test_a_file_that_another_one_imports_runs_nothing():
                     one for one in ast.parse(code).body if isinstance(one, ast.Expr) and isinstance(one.value, ast.Call)
                 ]
                 assert not runs, (page, name)
+
+
+def test_no_page_builds_into_the_folder_of_another_recipe():
+    """A reader follows several in one folder, where a build refuses to replace another dataset."""
+    recipes = {}
+    for page in sorted(DOCS.rglob("*.md")):
+        for recipe, out in re.findall(r"^tfprep build (\S+) .*--out (demo/\S+)$", page.read_text(), re.M):
+            assert recipes.setdefault(out, recipe) == recipe, (page.name, out)
+    assert len(recipes) > 4

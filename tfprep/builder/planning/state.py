@@ -196,7 +196,7 @@ def check_replacement(plan: Plan, layout: Layout, limit: int | None) -> None:
     elif limit is not None and published.rejected + samples > len(plan):
         reason = f"the limit would leave {len(plan)} samples"
     elif samples and not _share_samples(plan, layout.current / INDEX):
-        reason = "none of its samples is among those to build; is --data the right folder?"
+        reason = "none of its samples is among those to build (is --data the right folder?)"
     if reason:
         splits = ", ".join(published.splits)
         raise BuildError(
