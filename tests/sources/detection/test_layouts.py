@@ -399,7 +399,7 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     "left/a# left/b# right/a# right/b#": "left, right do not have names of classes",
     "ball/0000# car/0000# car/00004": r"ball/\*.jpg and car/\*.jpg have names that correspond",
     "train/cat/a# train/dog/b# extra/c#": "images are in folders of several depths: extra",
-    "train/cat/a# train/dog/b# val/emu/c#": "val/ has the folders emu, which train/ does not have",
+    "train/cat/a# train/dog/b# val/emu/c#": "val has the classes emu, which train does not have",
     "train_HR/# train_LR/#x2": r"{split}_HR/\*.jpg and {split}_LR/\*x2.jpg have names that correspond",
     "pear/a#_rgb pear/a#_part=0,1 plum/b#_rgb plum/b#_part=0,1": "pear/.* have names that correspond, as images and what belongs",
     "all/# all/#_small": r"all/\*.jpg and all/\*_small.jpg have names that correspond",
@@ -452,6 +452,11 @@ def test_a_layout_that_is_named_is_taken_with_its_doubts(tmp_path):
     assert any("check: x/*.jpg and y/*.jpg have names that correspond" in line for line in found.lines())
     with pytest.raises(SourceError, match=r"no rule reads 8 files: x/\*.jpg \(4\), y/\*.jpg \(4\) as --as yolo says"):
         detect(tmp_path, "yolo")
+
+
+def test_classes_that_training_does_not_have_are_named(tmp_path):
+    lay_out(tmp_path, "a# b# train.csv=rows:a:id,label:STEM,LABEL test.csv=rows:b:id,label:STEM,0")
+    assert any("check: test has the classes 0, which train does" in line for line in detect(tmp_path).lines())
 
 
 def test_words_that_come_again_in_the_cells_of_labels_are_named(tmp_path):

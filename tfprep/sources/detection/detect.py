@@ -179,6 +179,12 @@ def _about_splits(source: Any, facts: Facts, files: Files) -> Iterator[tuple[flo
             yield 1, f"README.md names the splits {', '.join(named)}, and this recipe draws new ones"
     elif len(facts.splits) == 1:
         yield 0, f"all samples are in the split {min(facts.splits)!r}; none is left for another (splits=)"
+    else:
+        training = next((split for split in sorted(facts.classes) if "train" in split.lower()), "")
+        for split, classes in facts.classes.items() if training else ():
+            if strange := sorted(classes - facts.classes[training]):
+                such = f"{split} has the classes {', '.join(strange[:3])}, which {training} does not have"
+                yield int("{label}" in repr(source)), such  # a table or an array may mean it
     kinds = {re.sub("[^a-z]", "", split.lower()) for split in facts.splits}
     if "trainval" in kinds and len(kinds - {"test", "testing"}) > 1:
         yield 1, f"images of {', '.join(facts.splits)} may be in two splits (splits= takes some of them)"

@@ -43,6 +43,7 @@ class Facts:
     Attributes:
         kinds: Kind of each field.
         splits, labels, objects: Number of samples by split, by label field and class, and of objects by class.
+        classes: The classes of the samples in each split.
         empty: Number of samples without an object, or without a file beside the image, by split.
         tally, dropped: What the source passed over; what is wrong with annotations that it drops.
         used: `hash` of the path of each file that samples are made of.
@@ -62,6 +63,7 @@ class Facts:
     splits: Counter[str] = field(default_factory=Counter)
     labels: dict[str, dict[str, int]] = field(default_factory=dict)
     objects: dict[str, int] = field(default_factory=dict)
+    classes: dict[str, set[str]] = field(default_factory=dict)
     empty: Counter[str] = field(default_factory=Counter)
     tally: dict[str, int] = field(default_factory=dict)
     dropped: list[str] = field(default_factory=list)
@@ -134,7 +136,10 @@ def look(source: Source, root: Path, there: Collection[int] = (), samples: int =
         facts.file_words.update(split_words(name)[:1])
         for name, count in counts.items():
             value = entry.values[places[name]]
-            count.update(value if isinstance(value, list) else [] if value is None else [value])
+            numbers = value if isinstance(value, list) else [] if value is None else [value]
+            count.update(numbers)
+            if name == "label":
+                facts.classes.setdefault(entry.split, set()).update(listing.classes[name][n] for n in numbers)
             unlabeled += value is None
         if "objects" in places:
             annotations = entry.values[places["objects"]]["objects"]

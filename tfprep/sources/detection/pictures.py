@@ -186,21 +186,13 @@ def _about_names(files: Files) -> Iterator[str]:
 
 
 def _about_classes(files: Files, columns: Sequence[tuple[str, list[str]]], place: int) -> Iterator[str]:
-    by_split: dict[str, set[str]] = {}
-    splits = next((names for form, names in columns if "{split}" in form), [""] * len(columns[place][1]))
-    for split, name in zip(splits, columns[place][1], strict=True):
-        by_split.setdefault(split, set()).add(name)
-    classes = sorted(set().union(*by_split.values()))
+    classes = sorted({*columns[place][1]})
     if strange := [name for name in classes if split_form(name) == "{split}"]:
         yield f"{strange[0]}/ has the name of a split, and folders beside it do not"
     if parts := [name for name in classes if _PART.fullmatch(name) or _PART.fullmatch(re.sub(r"[ _-]?\d+$", "", name))]:
         yield f"{', '.join(parts[:3])} do not have names of classes, but of images and what belongs to them"
     if all(map(_GROUP.fullmatch, classes)):
         yield f"{', '.join(classes[:3])} have names of dates, patients or sequences, not of classes"
-    training = next((split for split in sorted(by_split) if "train" in split.lower()), "")
-    for split, of_split in by_split.items() if training else ():
-        if strange := sorted(of_split - by_split[training]):
-            yield f"{split}/ has the folders {', '.join(strange[:3])}, which {training}/ does not have"
     few = [(folder, names[: _SAMPLED // 2]) for folder, names in [*files.images.items()][:_SAMPLED]]
     drawn = {folder: {_few_colors(files, below(folder, name)) for name in names} for folder, names in few}
     icons, photos = ([folder for folder, found in drawn.items() if found == {kind}] for kind in (True, False))
