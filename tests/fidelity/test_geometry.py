@@ -407,6 +407,10 @@ def test_left_and_right_are_exchanged_in_mirror_images_alone():
     for name, (ops, expected) in cases.items():
         out = variants(sample, kinds, geometry=ops, **options)[0]["points"]
         np.testing.assert_allclose(out, expected, atol=1e-5, err_msg=name)
+        one_row_each = variants({**sample, "points": faces.reshape(2, 3, 3)}, kinds, geometry=ops, **options)[0][
+            "points"
+        ]
+        np.testing.assert_array_equal(one_row_each, out.reshape(2, 3, 3), err_msg=name)
     with pytest.raises(SampleError, match="3 rows for each object; 5 points are not a multiple of it") as caught:
         variants({**sample, "points": faces[:5]}, kinds, geometry=[Flip(1)], **options)
     assert (caught.value.stage, caught.value.field) == ("geometry", "points")

@@ -157,16 +157,17 @@ def warp_points(points: Array, transform: Transform) -> Array:
 
 
 def exchange_rows(points: Array, flip_indices: Sequence[int]) -> Array:
-    """The points [N, ...] of a mirror image: row i is what row `flip_indices[i]` was, in every `len(flip_indices)` rows.
+    """The points of a mirror image: row i is what row `flip_indices[i]` was, in every `len(flip_indices)` rows. The rows are the
+    N of [N, 2] or [N, 3], and the K of each object of [N, K, 2] or [N, K, 3].
 
-    Raises SampleError where N is not a multiple of it. Without indices the points keep their rows.
+    Raises SampleError where their number is not a multiple of it. Without indices the points keep their rows.
     """
     if not flip_indices:
         return points
-    if len(points) % len(flip_indices):
+    if points.shape[-2] % len(flip_indices):
         rule = f"flip_indices has {len(flip_indices)} rows for each object"
-        raise SampleError(f"{rule}; {len(points)} points are not a multiple of it", stage="geometry")
-    return points.reshape(-1, len(flip_indices), *points.shape[1:])[:, list(flip_indices)].reshape(points.shape)
+        raise SampleError(f"{rule}; {points.shape[-2]} points are not a multiple of it", stage="geometry")
+    return points.reshape(-1, len(flip_indices), points.shape[-1])[:, list(flip_indices)].reshape(points.shape)
 
 
 def inside(xy: Array, transform: Transform) -> Array:
