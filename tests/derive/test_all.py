@@ -138,9 +138,20 @@ def test_more_objects_than_a_byte_holds():
     assert len(np.unique(out[mask == 5])) == 1600
 
 
+def test_more_objects_than_16_bits_hold():
+    mask = np.zeros((520, 512), np.uint8)
+    mask[::2, ::2] = 5
+    with pytest.raises(SampleError, match="'mask' has 66560 objects, uint16 numbers up to 65534"):
+        of(derive.OneObject(target=5), mask)
+
+
 @pytest.mark.parametrize(
     ("op", "sample", "error", "message"),
     [
+        (
+            derive.ClickMaps(points="points"), {"mask": CLASSES, "points": np.array([[2.5, 2.5]])}, SampleError,
+            r"clicks are \[N, 3\] or \[N, 4\]; 'points' is \[1, 2\]",
+        ),
         (
             derive.Heatmaps(), {"image": IMAGE, "points": np.ones(3)}, SampleError,
             r"points are \[N, 2\] or .* 'points' is \[3\]",

@@ -187,6 +187,12 @@ def test_boxes_of_a_table_name_the_fields_with_their_rows():
     recipe(geometry=whole).check_fields(listed)
 
 
+def test_rows_of_boxes_are_not_other_boxes_or_pixels():
+    for kind in ("boxes", "image", "map", "text"):
+        with pytest.raises(RecipeError, match=f"row_fields: 'other' is a {kind}, whose rows do not follow 'boxes'"):
+            recipe(row_fields={"boxes": ["other"]}).check_fields(listing(image="image", boxes="boxes", other=kind))
+
+
 def pose(**options):
     recipe(**options).check_fields(listing(image="image", pose="points"))
 

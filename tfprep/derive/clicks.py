@@ -216,6 +216,9 @@ class ClickMaps:
 
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
         points, (height, width) = points_of(sample, self.points), size_of(sample, self.like)
+        if points.shape[1] not in (3, 4):
+            rule = f"clicks are [N, 3] or [N, 4]; {self.points!r} is {list(points.shape)}"
+            raise SampleError(f"{rule}: add 1 (positive) or 0 (negative)", stage="derive", field=self.points)
         table = np.pad(points, ((0, 0), (0, max(0, 4 - points.shape[1]))))
         within = (table[:, :2] >= 0).all(1) & (table[:, :2] < [width, height]).all(1)
         unknown = within & ~(np.isin(table[:, 2], (0, 1)) & np.isin(table[:, 3], np.arange(self.sets)))

@@ -149,6 +149,8 @@ class OneObject:
         dtype = np.uint8 if numbered.max(initial=0) < 255 else np.uint16
         if dtype is np.uint16:
             numbered = numbered + (numbered >= 255)
+        if numbered.max(initial=0) > np.iinfo(dtype).max:
+            raise SampleError(f"{self.mask!r} has {count - 1} objects, uint16 numbers up to 65534", stage="derive")
         narrow = numbered.astype(dtype)
         if self.void is not None:
             narrow[mask == self.void] = 255

@@ -227,6 +227,9 @@ def _check_rows(options: Mapping[str, Any], source_kinds: Mapping[str, Kind]) ->
     for boxes, row_fields in options["row_fields"].items():
         for field in (boxes, *row_fields):
             _check_known("row_fields", field, source_kinds)
+            if field != boxes and source_kinds[field] not in ("label", "points", "scalar", "mask"):
+                rule = f"row_fields: '{field}' is a {source_kinds[field]}, whose rows do not follow '{boxes}'"
+                raise RecipeError(f"{rule}; leave it out")
     if not any("crop" in effects_of(op) for op in options["geometry"]):
         return
     several = [name for name, kind in source_kinds.items() if kind in ("label", "points", "scalar")]
