@@ -18,6 +18,8 @@ from tfprep.augment import (
     SomeOf,
 )
 from tfprep.augment.chain import apply_geometry
+from tfprep.errors import SampleError
+from tfprep.recipe.sample import Stages
 from tfprep.seeding import generator as keyed
 
 SIZE = (40, 50)
@@ -58,6 +60,40 @@ def test_policies_without_draws_have_one_size():
 
 
 KINDS = {"image": "image", "mask": "mask"}
+
+
+COLOR_OPS = [
+    augment.AutoContrast(), Blur(), augment.Brightness(), augment.Clahe(), augment.Contrast(), augment.Equalize(), Gamma(),
+    augment.ColorJitter(hue=0.2), augment.Erasing(p=1), augment.Grayscale(p=1), Hue(), augment.Invert(p=1),
+    augment.JpegArtifacts(), Maybe(augment.Brightness(), p=1), augment.Noise(), augment.Posterize(), augment.Saturation(),
+    augment.Sharpness(), augment.Solarize(),
+]  # fmt: skip
+
+
+def made(image, **stages):
+    return Stages({"image": "image"}, **stages).make({"image": image}, lambda step: rng())["image"]
+
+
+@pytest.mark.parametrize("op", COLOR_OPS, ids=lambda op: type(op).__name__)
+def test_gray_images_keep_one_channel_of_what_rgb_becomes(op):
+    gray = IMAGE[:, :, :1]
+    out = made(gray, color=[op])
+    assert out.shape == gray.shape
+    if type(op).__name__ != "Erasing":
+        np.testing.assert_array_equal(out, made(np.repeat(gray, 3, axis=2), color=[op])[:, :, :1])
+
+
+def test_policies_of_geometry_turn_images_of_any_type():
+    deep = IMAGE.astype(np.float32) / 255
+    for op in (Maybe(Flip(p=1), p=1), OneOf([Flip(p=1)]), SomeOf([Maybe(Flip(p=1), p=1)], count=1)):
+        np.testing.assert_array_equal(made(deep, geometry=[op]), deep[:, ::-1])
+    filled = made(deep, color=[Maybe(augment.Erasing(p=1, level=7), p=1)])
+    assert set(np.unique(filled[filled != deep])) == {7}
+    for stages in ({"geometry": [Maybe(augment.RandAugment())]}, {"color": [Maybe(Gamma())]}):
+        with pytest.raises(SampleError, match="Maybe is defined for uint8"):
+            made(deep, **stages)
+    gray = made(IMAGE[:, :, :1], geometry=[augment.RandAugment(n=20)])
+    assert gray.shape == (*SIZE, 1)
 
 
 def test_a_custom_function_stands_between_geometry_ops():

@@ -8,6 +8,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+from tfprep.augment.aligned import same_depth
 from tfprep.augment.transform import ColorOp, GeometryOp, Transform, identity
 from tfprep.augment.warp import warp_sample
 from tfprep.errors import SampleError
@@ -61,8 +62,8 @@ def apply_colors(image: ImageArray, steps: Iterable[tuple[ColorOp, np.random.Gen
 
 
 def apply_curve(image: ImageArray, curve: Array) -> ImageArray:
-    """A tone curve uint8 [256], or one per channel [256, 3], applied to uint8 [H, W, 3]."""
-    return np.asarray(cv2.LUT(image, curve if curve.ndim == 1 else curve[None]), np.uint8)
+    """A tone curve uint8 [256], or one per channel [256, 3], applied to uint8 [H, W, 3], or [H, W, 1] for one of [256]."""
+    return same_depth(np.asarray(cv2.LUT(image, curve if curve.ndim == 1 else curve[None]), np.uint8), image)
 
 
 def follow(first: Array, then: Array) -> Array:

@@ -49,15 +49,23 @@ class Policy:
     """Applies the ops that a policy draws."""
 
     @property
+    def _inside(self) -> Sequence[Any]:
+        own: Any = self
+        return own.ops if hasattr(own, "ops") else [own.op]
+
+    @property
     def effects(self) -> frozenset[str]:
         """Those of any op inside."""
-        own: Any = self
-        return frozenset().union(*map(effects_of, own.ops if hasattr(own, "ops") else [own.op]))
+        return frozenset().union(*map(effects_of, self._inside))
 
     @property
     def uncovers(self) -> bool:
-        own: Any = self
-        return any(getattr(op, "uncovers", False) for op in (own.ops if hasattr(own, "ops") else [own.op]))
+        return any(getattr(op, "uncovers", False) for op in self._inside)
+
+    @property
+    def any_image(self) -> bool:
+        """Return True if each op inside is one of geometry only, a user's, or one that can change any image."""
+        return all(map(_takes_any_image, self._inside))
 
     def drawn(self, generator: np.random.Generator | None) -> list[tuple[Any, np.random.Generator | None]]:
         """The ops to apply, each with its own generator; without a generator, those of the unaugmented form."""
@@ -153,6 +161,11 @@ def apply_each(target: Any, steps: Sequence[tuple[Any, np.random.Generator | Non
     for op, generator in steps:
         whole = whole.then(op(whole.size, generator))
     return whole
+
+
+def _takes_any_image(op: Any) -> bool:
+    geometry_only = hasattr(op, "effects") and not hasattr(op, "color_ops")
+    return getattr(op, "any_image", geometry_only or not type(op).__module__.startswith("tfprep.augment."))
 
 
 def children(generator: np.random.Generator, count: int) -> list[np.random.Generator]:

@@ -173,7 +173,7 @@ class Stages:
                 _check_color_op(policy, image)
                 for number, color in enumerate(policy.color_ops(generator)):
                     if (inner := draws(f"{step}/{number}")) is not None:
-                        yield color, inner
+                        yield color if is_tone(color) else partial(_called_color, step, color), inner
         for step, op in self._color_steps:
             if (generator := draws(step)) is not None:
                 _check_color_op(op, image)
@@ -181,9 +181,10 @@ class Stages:
 
 
 def _called_color(step: str, op: ColorOp, image: ImageArray, draws: np.random.Generator, /) -> ImageArray:
-    """Call an op, its step named in whatever it raises, and look at what it returns."""
+    """Call an op, its step named in whatever it raises, and look at what it returns. Those of tfprep see a gray image as RGB."""
+    gray_as_rgb = image.shape[2] == 1 and _is_ours(op) and not getattr(op, "any_image", False)
     with SampleStage({}, "color", step):
-        changed: Any = op(image, draws)
+        changed: Any = op(np.repeat(image, 3, axis=2), draws)[:, :, :1] if gray_as_rgb else op(image, draws)
         if not isinstance(changed, np.ndarray) or changed.dtype != image.dtype or changed.shape != image.shape:
             got = f"{changed.dtype} {changed.shape}" if isinstance(changed, np.ndarray) else type(changed).__name__
             raise SampleError(f"a color op returns {image.dtype} {image.shape}, this one returned {got}")
@@ -212,10 +213,14 @@ def _read_only(sample: Sample) -> Sample:
 # --- checks ---------------------------------------------------------------------------------------------------------
 
 
+def _is_ours(op: Any) -> bool:
+    return type(op).__module__.startswith("tfprep.augment.")
+
+
 def _check_color_op(op: Any, image: Array) -> None:
     """Raise SampleError if an op of tfprep would change an image that is not 8-bit gray or RGB, and cannot."""
     plain = image.dtype == np.uint8 and image.shape[2] in (1, 3)
-    if not plain and type(op).__module__.startswith("tfprep.augment.") and not getattr(op, "any_image", False):
+    if not plain and _is_ours(op) and not getattr(op, "any_image", False):
         form = f"{image.dtype} [H, W, {image.shape[2]}]"
         raise SampleError(
             f"{type(op).__name__} is defined for uint8 [H, W, 3], this image is {form}; leave it out, write a function "
