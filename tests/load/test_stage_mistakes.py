@@ -3,6 +3,7 @@ test_warps.py, those of derived inputs in test_ahead_or_at_load.py."""
 
 import re
 
+import numpy as np
 import pytest
 
 from tfprep import Recipe, augment, codecs, load, sources
@@ -28,7 +29,8 @@ BY_THEMSELVES = [
     (lambda: augment.RandomResizedCrop(sizes=7), "the first one 0"),
     (lambda: load.Buckets([]), "one size at least"),
     (lambda: load.Buckets([(5, 0)]), "pixels"),
-    (lambda: load.Buckets([5]), "sizes"),
+    (lambda: load.Buckets([5]), "size at least"),
+    (lambda: load.Buckets([(np.int64(24), 32)]), "as Python's int, .* not .*int64"),
     (lambda: load.Buckets(5), "a list of one size at least"),
     (lambda: load.Buckets([(8, 8), (16, 16)]), "differ in their aspect ratios"),
 ]

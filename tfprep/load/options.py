@@ -186,8 +186,8 @@ class Buckets:
         pixels = all(len(size) == 2 and all(type(side) is int and side > 0 for side in size) for size in sizes)
         if not sizes or len(sizes) < len(listed) or not pixels:
             raise LoaderError(
-                "Buckets takes sizes (height, width) in pixels, a list of one size at least, such as [(512, 768), (640, 640)], "
-                f"not {self.sizes!r}"
+                "Buckets takes a list of one size at least, each (height, width) in pixels as Python's int, such as "
+                f"[(512, 768), (640, 640)], not {self.sizes!r}"
             )
         if len({height / width for height, width in sizes}) < len(sizes):
             raise LoaderError(f"Buckets differ in their aspect ratios, not {list(sizes)}; leave one of two out")
