@@ -14,7 +14,7 @@ from tests.photos import write_photos
 from tests.waiting import wait_until
 from tfprep import Recipe, codecs, sources
 from tfprep.builder import BuildOptions
-from tfprep.errors import RecordError, StalledPipelineError, StorageError
+from tfprep.errors import DatasetError, RecordError, StalledPipelineError, StorageError
 from tfprep.load.options import LoaderOptions
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.reader import files
@@ -200,6 +200,17 @@ def test_an_object_that_is_cut_short(photos):
     store.write(shard, bytes(store.read(shard))[:-10])
     with pytest.raises(RecordError, match="cut short: the file holds"):
         list(loader)
+
+
+def test_a_shard_that_is_replaced_is_named_in_each_part_of_a_mix_that_reads_it(photos):
+    data = tfprep.open(copy_in_memory(photos))
+    path = data.shard_path(data.file("train", 0, 0))
+    opened = files.Files([path, path])  # as two folds of a dataset are
+    opened.request(0, 0, 9)
+    open_store(path.parent).write(path.name, photos.path / path.name)
+    for number in (1, 0):
+        with pytest.raises(DatasetError, match=f"{path.name} was replaced since the loader began to read it"):
+            opened.request(number, 0, 9)
 
 
 def test_empty_text_is_read_without_a_request(tmp_path, s3):

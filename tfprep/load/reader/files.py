@@ -72,7 +72,7 @@ class Files:
         self._limit = limit or (min(OPEN_FILES, max(1, allowed // 4)) if allowed > 0 else OPEN_FILES)
         self._open: dict[int, _LocalFile] = {}
         self._stores: dict[Any, Store] = {}
-        self._versions: dict[int, str] = {}
+        self._versions: dict[Any, str] = {}
         self._lock = threading.Lock()
 
     def get(self, number: int) -> _LocalFile:
@@ -131,7 +131,7 @@ class Files:
         data, version = self._stores[path.parent].read_version(path.name, start, stop)
         content = np.frombuffer(data, np.uint8)
         with self._lock:
-            if version and version != self._versions.setdefault(number, version):
+            if version and version != self._versions.setdefault(path, version):
                 raise DatasetError(f"{path} was replaced since the loader began to read it; open the dataset again")
             self.requests, self.bytes_fetched = self.requests + 1, self.bytes_fetched + len(content)
         return content
