@@ -80,8 +80,9 @@ def test_where_asks_for_one_of_several_classes(made):
     for where, test in cases.items():
         loader = data.numpy_loader("train", 4, training=False, fields=["key"], where=where, remainder="keep")
         assert sorted(keys_of(loader)) == sorted(key for key in train if test(tags[key])), where
-    with pytest.raises(LoaderError, match="where="):
-        data.numpy_loader("train", 4, training=False, fields=["key"], where="label == 'owl'")
+    for wrong in ("label == 'owl'", "label in ('owl', 'dog')", "label != 1"):
+        with pytest.raises(LoaderError, match="several classes as in \"'cat' in label\""):
+            data.numpy_loader("train", 4, training=False, fields=["key"], where=wrong)
     with pytest.raises(LoaderError, match="there is no class 'cat'; there are dog, owl"):
         data.numpy_loader("train", 4, training=False, fields=["key"], where="'cat' in label")
 

@@ -80,7 +80,7 @@ def rows_where(
                 table = table.append_column(name, column(name))
         return np.asarray(table.filter(condition).column("#").to_numpy(), np.int64)
     except _ARROW_ERRORS as error:
-        rule = "numbers are compared with numbers, text in quotes with text"
+        rule = "numbers are compared with numbers, text in quotes with text, several classes as in \"'cat' in label\""
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise LoaderError(f"where={_shown(where)}: {rule} ({reason})") from error
 
