@@ -176,6 +176,7 @@ JPEG_BOMB[_SIZE : _SIZE + 4] = (20_000).to_bytes(2, "big") * 2
             ("image", (None, None, 1), "uint8"),
             "a PNG of uint16, expected uint8",
         ),
+        (Encoded(), empty("JPEG"), ("image", (None, None, 3), "uint16"), "a JPEG of uint8, expected uint16"),
         (Encoded(), empty("PNG"), ("image", (None, None, 1), "uint8"), "channels, expected 1"),
     ],
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -43,14 +44,13 @@ class Encoded(OneBytes):
 
     def decode(self, feature: Any, spec: FieldSpec, shape: tuple[int, ...] | None = None) -> Array:
         data, channels = bytes(feature), _channels(spec)
-        if not images.is_jpeg(data) and not data.startswith(_PNG_START):
+        form = "JPEG" if images.is_jpeg(data) else "PNG"
+        if form == "PNG" and not data.startswith(_PNG_START):
             raise SampleError(f"neither a JPEG nor a PNG: {len(data)} bytes that begin with {data[:8]!r}")
-        if images.is_jpeg(data):
-            pixels = images.decode_stored_jpeg(data, channels=min(channels, 3))
-        else:
-            pixels = images.decode_png(data)
-            if pixels.dtype != spec.dtype:
-                raise SampleError(f"a PNG of {pixels.dtype}, expected {spec.dtype}")
+        read_jpeg = partial(images.decode_stored_jpeg, channels=min(channels, 3))
+        pixels = read_jpeg(data) if form == "JPEG" else images.decode_png(data)
+        if pixels.dtype != spec.dtype:
+            raise SampleError(f"a {form} of {pixels.dtype}, expected {spec.dtype}")
         pixels = _with_channels(pixels, channels)
         return pixels[:, :, 0] if len(spec.shape) == 2 else pixels
 
