@@ -135,6 +135,18 @@ def test_rotation_with_shrinking_is_antialiased(scale):
     assert np.sqrt(np.mean((out - expected)[inner] ** 2)) < 8  # 25 without averaging.
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int16", ">u2", "int32", "uint32", "int64", "uint64"])
+def test_masks_of_any_type_show_the_same_pixels_when_turned(dtype):
+    """Their numbers are the largest of the type; float64 does not hold those of 64 bits."""
+    of_class = np.array([np.iinfo(dtype).max - number for number in range(9)], dtype)
+    of_class[0] = 0
+    for degrees in np.linspace(1, 89, 40):
+        turned = compose((37, 53), Rotate((degrees, degrees)))
+        out = warped(of_class[MASK], turned, "mask", fill={"x": 0})
+        assert out.dtype == dtype
+        np.testing.assert_array_equal(out, of_class[warped(MASK, turned, "mask", fill={"x": 0})])
+
+
 TURNED = compose((37, 53), Rotate((5, 5)))
 WRONG = [
     (IMAGE, "mask", identity((37, 53)), {}, r"a mask is \[H, W\]"),

@@ -46,7 +46,6 @@ from tfprep.optional import cv2
 
 Fill: TypeAlias = float | tuple[float, ...]
 
-_MASK_DTYPES = frozenset(map(np.dtype, ("uint8", "uint16", "int16")))
 _CV_CHANNELS = 4
 """The most channels that OpenCV fills and averages at once."""
 _MOST_OVERSAMPLING = 16
@@ -301,10 +300,16 @@ def _raster(array: Array, mask: bool, warp: _Warp, fill: Fill | None) -> Array:
         return _smooth(array, view, warp.border, values)
     if view.plan is not None:
         return warp_nearest(array, view.plan, warp.border, values)  # a mask is never reduced: it is not a JPEG
-    narrow = array if array.dtype in _MASK_DTYPES else array.astype(np.float64)
     maps = view.mask_maps if view.transform.bends else None
-    drawn = draw(narrow, view.transform, maps, cv2.INTER_NEAREST, warp.border, values)
-    return drawn.astype(array.dtype, copy=False)
+    # As words of 8 or 16 bits: of other types OpenCV rounds coordinates, and float64 does not hold all numbers of 64 bits.
+    word = f"u{min(array.dtype.itemsize, 2)}"
+    words = np.moveaxis(np.ascontiguousarray(array)[..., None].view(word), 2, 0)
+    fills = values.reshape(1).view(word)
+    drawn = [
+        draw(each, view.transform, maps, cv2.INTER_NEAREST, warp.border, outside)
+        for each, outside in zip(words, fills, strict=True)
+    ]
+    return np.stack(drawn, axis=2).view(array.dtype)[:, :, 0]
 
 
 def _filling(fill: Fill, dtype: np.dtype[Any]) -> Array:
