@@ -205,7 +205,7 @@ class Dataset:
             raise DatasetError(f"{self.path} has no split {name!r}; it has {', '.join(splits) or 'none'}")
         return splits[name]
 
-    @property
+    @cached_property
     def shards_folder(self) -> Path:
         """The folder or URL of the shards: the version's own, that of all versions, or that of an imported dataset."""
         if self.manifest.imported is None:
