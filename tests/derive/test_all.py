@@ -170,6 +170,10 @@ def test_more_objects_than_16_bits_hold():
             derive.OneHot(classes=2), {"mask": np.array([[0, -1, 1]])}, SampleError,
             "class numbers count from 0; the mask holds -1, give void",
         ),
+        *(
+            (op, {"mask": np.array([[0, -1, 1]]), "classes": CLASSES[:1, :3]}, SampleError, "count from 0; the mask holds -1")
+            for op in (derive.InstanceBoxes(), derive.InstanceCenters(), derive.OneInstance(mask="mask"), derive.UNetWeights())
+        ),
         (
             derive.ClickMaps(), {"mask": CLASSES, "clicks": np.array([[2.5, 2.5, 1, 0], [4.5, 2.5, 1, 1]])}, SampleError,
             r"of set 0 to 0; 'clicks' holds 1 and set 1: give ClickMaps\(sets=...\)",

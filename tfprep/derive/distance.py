@@ -24,7 +24,7 @@ from typing import ClassVar, Literal, TypeAlias, get_args
 import numpy as np
 
 from tfprep.checks import require, require_class, require_classes, require_number, require_positive
-from tfprep.derive.inputs import mask_of
+from tfprep.derive.inputs import counted_from_0, mask_of
 from tfprep.fields import Array, Kind, Sample
 from tfprep.optional import cv2
 
@@ -297,7 +297,7 @@ class UNetWeights:
         require_classes(self, "void")
 
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
-        mask = mask_of(sample, self.mask)
+        mask = counted_from_0(mask_of(sample, self.mask))
         void = np.zeros(mask.shape, bool) if self.void is None else mask == self.void
         mask = np.where(void, 0, mask).astype(mask.dtype) if void.any() else mask
         cells = mask if self.instances else components(mask > 0)

@@ -33,10 +33,15 @@ def merged(channels: Sequence[Array]) -> Array:
 
 def classes_of(mask: Array) -> list[int]:
     """The class numbers that occur in a mask, ascending. SampleError for numbers below 0."""
+    return [int(number) for number in np.flatnonzero(np.bincount(counted_from_0(mask).ravel()))]
+
+
+def counted_from_0(mask: Array) -> Array:
+    """The mask. SampleError for numbers below 0."""
     if mask.dtype.kind == "i" and mask.min(initial=0) < 0:
         rule = f"class numbers count from 0; the mask holds {mask.min()}"
         raise SampleError(f"{rule}, give void pixels a class of their own, such as 255", stage="derive")
-    return [int(number) for number in np.flatnonzero(np.bincount(mask.ravel()))]
+    return mask
 
 
 def image_of(sample: Sample, name: str) -> Array:

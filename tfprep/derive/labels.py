@@ -15,7 +15,7 @@ import numpy as np
 from tfprep.checks import require, require_classes, require_count, require_distance, require_positive
 from tfprep.derive.distance import ERROR_PX, components, distance_to
 from tfprep.derive.heatmaps import stamp_gaussian
-from tfprep.derive.inputs import classes_of, mask_of, merged
+from tfprep.derive.inputs import classes_of, counted_from_0, mask_of, merged
 from tfprep.errors import SampleError
 from tfprep.fields import EFFECTS, Array, Kind, Sample
 from tfprep.optional import cv2
@@ -348,4 +348,4 @@ def centers(numbered: Array) -> Array:
 def _instances(mask: Array, background: int, void: int | None) -> Array:
     """The mask with 0 for all that is not an instance."""
     none = mask == background if void is None else (mask == background) | (mask == void)
-    return np.where(none, 0, mask.astype(np.int64) + 1)
+    return np.where(none, 0, counted_from_0(mask).astype(np.int64) + 1)
