@@ -1,5 +1,7 @@
 """One resampling of every field, compared with brute force, SciPy and Pillow."""
 
+import itertools
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -110,6 +112,13 @@ def test_a_matrix_that_was_changed_is_seen():
     np.testing.assert_array_equal(warped(IMAGE, transform)[:, 3:], IMAGE[:, :-3])
     transform.matrix[:2, :2] /= 4
     assert reduction_for(transform) == 4
+
+
+def test_a_whole_box_is_visible_where_its_resized_sides_are_rounded():
+    for size, output in itertools.product(range(1, 60), range(1, 60)):
+        box = np.array([[0, 0, size, size]], np.float32)
+        resized = warped(box, Resize(output, output)((size, size), None), "boxes", size=(size, size), min_visible=1.0)
+        np.testing.assert_array_equal(resized, [[0, 0, output, output]])
 
 
 def test_reduction_for_depends_on_the_largest_scale():

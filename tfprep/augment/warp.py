@@ -54,6 +54,8 @@ _PLAIN_SCALE = 0.95
 _REDUCTIONS = (8, 4, 2)
 """libjpeg-turbo scales to any eighth, but has fast code for these only: 3/8 is slower than 1/2, 7/8 slower than the whole."""
 _ROUNDING_PX = 1e-6
+_ROUNDING_SHARE = 1e-6
+"""Of a box whose side at the image's edge is moved past it by a rounding error."""
 _MOST_SIDE = 32_000
 """OpenCV warps only into images of less than 32,767 pixels a side."""
 _MOST_PIXELS = 1 << 26
@@ -263,7 +265,7 @@ def _only_visible(
     kept: dict[str, Any] = {}
     for name in (name for name, kind in kinds.items() if kind == "boxes" and name in sample):
         visible = warp_boxes(sample[name], transform)[1]
-        seen = (visible > 0) & (visible >= min_visible)
+        seen = (visible > 0) & (visible >= min_visible - _ROUNDING_SHARE)
         for field in (name, *(field for field in row_fields.get(name, ()) if kinds.get(field) != "mask")):
             rows = np.asarray(warped[field])
             several = kinds.get(field) == "points" and len(seen) and not len(rows) % len(seen)
