@@ -187,6 +187,13 @@ def test_boxes_of_a_table_name_the_fields_with_their_rows():
     recipe(geometry=whole).check_fields(listed)
 
 
+def test_geometry_needs_a_field_of_pixels():
+    boxes = recipe(store={"boxes": codecs.Scalar()}, geometry=[augment.Flip()])
+    with pytest.raises(RecipeError, match="geometry: the source has no image, mask or map, whose size Flip"):
+        boxes.check_fields(listing(boxes="boxes"))
+    boxes.check_fields(listing(boxes="boxes", image="image"))
+
+
 def test_rows_of_boxes_are_not_other_boxes_or_pixels():
     for kind in ("boxes", "image", "map", "text"):
         with pytest.raises(RecipeError, match=f"row_fields: 'other' is a {kind}, whose rows do not follow 'boxes'"):

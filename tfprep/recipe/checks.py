@@ -71,6 +71,9 @@ def check_kinds(options: Mapping[str, Any], source_kinds: Mapping[str, Kind]) ->
     for name, codec in options["store"].items():
         _check_known("store", name, kinds)
         codec.check(name, kinds[name])
+    moving = next((op for op in options["geometry"] if not isinstance(op, Custom)), None)
+    if moving is not None and not RASTER_KINDS & set(source_kinds.values()):
+        raise RecipeError(f"geometry: the source has no image, mask or map, whose size {moving!r} needs; leave it out")
     _check_rows(options, source_kinds)
     _check_flip_indices(options, source_kinds)
     for name in options["fill"]:
