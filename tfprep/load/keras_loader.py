@@ -95,9 +95,12 @@ class KerasLoader(NumpyLoader, keras.utils.PyDataset):  # type: ignore[misc] # K
 
 def keras_hosts() -> tuple[int, int] | None:
     """(index, count) of this process on the backend of Keras, as the option `hosts` takes it; None for a single one."""
-    if keras.backend.backend() == "jax":
+    backend = keras.backend.backend()
+    if backend == "jax":
         check_distribution("keras_loader()", by_process=True)
         return jax_hosts()
+    if backend != "torch":
+        return None
     from tfprep.load.torch_loader import torch_hosts
 
     return torch_hosts()
