@@ -130,7 +130,7 @@ def failing_test(copy: Path, files: list[str]) -> str:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=300,
+            timeout=1200,  # ten times what they take, since many may run at once
             check=False,
         )
     except subprocess.TimeoutExpired:

@@ -419,8 +419,8 @@ def test_left_and_right_are_exchanged_in_mirror_images_alone():
 
 
 def test_boxes_that_are_hardly_visible_go_with_their_rows():
-    boxes = np.array([[0, 0, 10, 10], [20, 20, 30, 40], [4, 0, 14, 10], [90, 90, 99, 99]], np.float32)
-    labels = np.array([1, 2, 3, 4])
+    boxes = np.array([[0, 0, 10, 10], [20, 20, 30, 40], [4, 0, 14, 10], [90, 90, 99, 99], [1, 40, 7, 60]], np.float32)
+    labels = np.array([1, 2, 3, 4, 5])  # of the last box nothing is visible
     sample = {"image": np.zeros((100, 100, 3), np.uint8), "boxes": boxes, "labels": labels}
     kinds = {"image": "image", "boxes": "boxes", "labels": "label"}
     shift = Translate((-0.08, -0.08), (0.05, 0.05))
@@ -428,6 +428,14 @@ def test_boxes_that_are_hardly_visible_go_with_their_rows():
         out = variants(sample, kinds, geometry=[shift], min_visible=least, row_fields={"boxes": ["labels"]})[0]
         expected = np.clip(np.add(boxes, [-8, 5, -8, 5]), 0, 100)
         shares = np.prod(expected[:, 2:] - expected[:, :2], axis=1) / np.prod(boxes[:, 2:] - boxes[:, :2], axis=1)
-        assert np.flatnonzero(shares >= least).tolist() == kept
+        assert np.flatnonzero((shares >= least) & (shares > 0)).tolist() == kept
         np.testing.assert_allclose(out["boxes"], expected[kept])
         assert out["labels"].tolist() == labels[kept].tolist()
+
+
+def test_a_mask_shows_void_outside_of_the_image_or_is_refused():
+    sample, shift = {"mask": np.full((50, 50), 3, np.uint8)}, Translate((-0.08, -0.08), (0.1, 0.1))
+    with pytest.raises(SampleError, match="fill"):
+        variants(sample, {"mask": "mask"}, geometry=[shift])
+    out = variants(sample, {"mask": "mask"}, geometry=[shift], fill={"mask": 11})[0]["mask"]
+    np.testing.assert_array_equal(out, np.pad(sample["mask"][5:, 4:], ((5, 0), (0, 4)), constant_values=11))
