@@ -109,6 +109,7 @@ def test_rejected_samples_are_counted_and_bounded(run, succeed, recipe, photos, 
     assert not (tmp_path / "out" / "tfprep.json").exists()
     out = succeed(*order, "--max-bad", "10%")
     assert "2 inputs were rejected, such as cat/empty.jpg: the file is empty (0 bytes); see " in out
+    assert json.loads(run(*order, "--json")[1])["first_rejected"] == "cat/empty.jpg: the file is empty (0 bytes)"
 
 
 def test_files_that_the_source_does_not_read_are_counted(recipe, photos, run, succeed, tmp_path):

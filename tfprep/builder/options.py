@@ -126,6 +126,7 @@ class BuildSummary:
       shards: Number of shards; each shard has one file for each variant.
       bytes: Size of all shard files.
       rejected: Number of samples that were left out; `rejects.jsonl` lists them.
+      first_rejected: The file or key of the first of them, and why; "" where there is none.
       passed_over: Number of files that the source did not read, by reason, such as "outside the pattern".
       splits: By split, its `samples`, `variants`, `shards` and `bytes`.
       built_samples: Number of samples in the shards that this build made; the others were up to date.
@@ -140,6 +141,7 @@ class BuildSummary:
     shards: int
     bytes: int
     rejected: int
+    first_rejected: str
     passed_over: Mapping[str, int]
     splits: Mapping[str, Mapping[str, int]]
     built_samples: int

@@ -200,6 +200,12 @@ def _rejected_lines(receipts: Sequence[Receipt]) -> Iterator[str]:
             yield json.dumps(printable, ensure_ascii=False) + "\n"
 
 
+def first_rejected(receipts: Sequence[Receipt]) -> str:
+    """The file or key of the first sample that was rejected, and why; "" where there is none."""
+    sample = next((sample for receipt in receipts for sample in receipt.rejected), None)
+    return "" if sample is None else _printable(f"{sample.file or sample.key}: {sample.error}")
+
+
 def _printable(text: str) -> str:
     """Show bytes of a file name that are not UTF-8 as `\\xff`, as a sample's key does."""
     try:

@@ -265,7 +265,14 @@ class Build:
 
     def _publish(self, plan: Plan, receipts: Sequence[Receipt], *, report: bool = False) -> BuildSummary:
         """Make the shards the dataset. `report`: write the report even if this run built nothing."""
-        from tfprep.builder.publish import check_rejected, is_published, manifest_of, remove_receipts, write_files
+        from tfprep.builder.publish import (
+            check_rejected,
+            first_rejected,
+            is_published,
+            manifest_of,
+            remove_receipts,
+            write_files,
+        )
         from tfprep.dataset.other_readers import tfds_limits
 
         # A build with on_bad="fail" ends at its first bad sample; those left are of shards that an earlier run built.
@@ -317,6 +324,7 @@ class Build:
             records=sum(info.samples * info.variants for info in infos.values()),
             **{name: sum(split[name] for split in splits.values()) for name in ("samples", "shards", "bytes")},
             rejected=manifest.rejected,
+            first_rejected=first_rejected(receipts),
             passed_over=plan.listing.tally,
             splits=splits,
             built_samples=samples,

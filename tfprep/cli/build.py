@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -162,7 +161,6 @@ def _part_text(summary: Any) -> str:
 def _summary_text(summary: Any, finish: bool) -> str:
     from tfprep.cli.content import mixed_sizes
     from tfprep.dataset import open_dataset
-    from tfprep.storage.urls import read_content
 
     rows = [("split", "samples", "variants", "shards", "size")]
     rows += [
@@ -181,10 +179,8 @@ def _summary_text(summary: Any, finish: bool) -> str:
         done,
     ]
     if summary.rejected:
-        first = json.loads(read_content(summary.path / "rejects.jsonl").splitlines()[0])
-        example = f"such as {first['file'] or first['key']}: {first['error']}"
         rejected = units.number(summary.rejected, "input was", "inputs were")
-        lines.append(f"{rejected} rejected, {example}; see {summary.path / 'rejects.jsonl'}")
+        lines.append(f"{rejected} rejected, such as {summary.first_rejected}; see {summary.path / 'rejects.jsonl'}")
     if summary.passed_over:
         counts = (f"{reason} ({count:,})" for reason, count in summary.passed_over.items())
         lines.append(f"Left out or missing: {', '.join(counts)}")
