@@ -73,6 +73,9 @@ def test_damage_inside_a_jpeg_is_noted():
     assert len(found) == 1
     assert "premature end of data segment" in found[0]
     assert not np.array_equal(damaged, np.asarray(PICTURE))
+    with images.decoder_warnings() as found:
+        images.decode_mask(written(np.zeros((9, 9), np.uint8), "JPEG"))
+    assert found == ["a JPEG does not keep the numbers of a mask; store masks without loss, as PNG"]
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

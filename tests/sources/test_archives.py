@@ -19,7 +19,7 @@ def content(number):
     mask = np.full((40, 56), number, np.uint8)
     return {
         "png": png(picture(number)), "seg.png": png(mask), "cls": str(number % 3).encode(), "txt": f"text {number}\n".encode(),
-        "json": json.dumps({"age": number / 2, "kind": NAMES[number % 2], "boxes": [[1, 2, 9 + number, 12]]}).encode(),
+        "json": json.dumps({"age": number / 2, "kind": NAMES[number % 2], "boxes": [[1, 2, 8 + number, 10]]}).encode(),
     }  # fmt: skip
 
 
@@ -46,7 +46,7 @@ def test_shards_of_webdataset(tmp_path):
         with webdataset.ShardWriter(pattern, maxcount=5, verbose=0, encoder=False) as writer:
             for number in numbers:
                 writer.write({"__key__": f"{number:04}", **content(number)})
-    source = sources.Archives("{split}/*.tar", label="cls", fields=FIELDS)
+    source = sources.Archives("{split}/*.tar", label="cls", fields=FIELDS, box_format="xywh")
     fields = fields_of(source, root, tmp_path / "out")
     assert len(fields) == 12
     check(fields, "train/shard-000000.tar", range(5))
@@ -64,7 +64,7 @@ def test_zip_files(tmp_path, method):
         for number in range(4):
             for ending, data in content(number).items():
                 archive.writestr(f"{number:04}.{ending}", data)
-    fields = fields_of(sources.Archives("*.zip", label="cls", fields=FIELDS), root, tmp_path / "out")
+    fields = fields_of(sources.Archives("*.zip", label="cls", fields=FIELDS, box_format="xywh"), root, tmp_path / "out")
     check(fields, "all.zip", range(4))
 
 
@@ -104,6 +104,14 @@ def test_odd_members_are_rejected_or_counted(tmp_path):
         built(missing, root, tmp_path / "missing")
 
 
+def test_a_tar_that_ends_in_a_zip_is_a_tar(tmp_path):
+    scores = io.BytesIO()
+    np.savez(scores, a=[1.5])
+    tar(tmp_path / "a.tar", {"1.png": png(picture(1)), "1.npz": scores.getvalue()})
+    assert zipfile.is_zipfile(tmp_path / "a.tar")
+    assert [entry.key for entry in sources.Archives().scan(tmp_path).entries] == ["a.tar/1.png"]
+
+
 def test_dots_in_names(tmp_path):
     """The first dot ends the key, as in WebDataset; the last one in an archive where no image would be found so."""
     files = {"22.0/1.3.png": png(picture(1)), "22.0/1.4.png": png(picture(2)), "0000.left.png": png(picture(3))}
@@ -137,6 +145,15 @@ def test_an_archive_that_cannot_be_read_by_place_is_refused(tmp_path):
     (root / "short.tar").write_bytes(whole[: entry_end(whole)])  # between two members
     with pytest.raises(SourceError, match=r"short\.tar is not a whole archive: the mark of its end is missing"):
         list(sources.Archives("short.tar").scan(root).entries)
+    damaged = bytearray(whole)
+    damaged[entry_end(whole) + 5] ^= 1  # tarfile takes a header that it cannot read for the end
+    for content_of_file, reason in (
+        (damaged, "the header of the member at byte 3,584 is damaged"),
+        (whole * 2, "after the mark"),
+    ):
+        (root / "short.tar").write_bytes(content_of_file)
+        with pytest.raises(SourceError, match=reason):
+            list(sources.Archives("short.tar").scan(root).entries)
     (root / "short.tar").unlink()
     with pytest.raises(Exception, match="was cut short"):
         sources.read_files(root, ("image",), entries[1])
@@ -148,6 +165,22 @@ def test_an_archive_that_cannot_be_read_by_place_is_refused(tmp_path):
         list(sources.Archives().scan(root).entries)
     with pytest.raises(SourceError, match="no archive fits"):
         sources.Archives("*.zip").scan(root)
+
+
+def test_classes_are_those_of_the_values_whatever_their_type(tmp_path):
+    """Floats of JSON, in two spellings of Unicode, and folders that are not among the classes."""
+    whole = png(picture(0))
+    for name, labels in (("floats", (2.0, 1.0, 1)), ("names", ("\u00e9", "e\u0301", "a"))):
+        files = {f"{n}.{end}": data for n, label in enumerate(labels)
+                 for end, data in (("png", whole), ("json", json.dumps({"kind": label}).encode()))}  # fmt: skip
+        tar(tmp_path / f"{name}.tar", files)
+    floats, names = (sources.Archives(f"{name}.tar", label="json:kind").scan(tmp_path) for name in ("floats", "names"))
+    assert [entry.values for entry in floats.entries] == [(2,), (1,), (1,)]
+    assert (floats.classes["label"], names.classes["label"]) == (("0", "1", "2"), ("a", "\u00e9"))
+    assert [entry.values for entry in names.entries] == [(1,), (1,), (0,)]
+    tar(tmp_path / "folders.tar", {"cow/1.png": whole})
+    with pytest.raises(SourceError, match=r"folders.tar.*cow/1.*'cow' is none of the 2 classes"):
+        list(sources.Archives("folders.tar", members="{label}/*", classes=NAMES).scan(tmp_path).entries)
 
 
 def entry_end(data):

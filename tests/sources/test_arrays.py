@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.sources.building import fields_of
-from tfprep.errors import SourceError
+from tfprep.errors import SampleError, SourceError
 from tfprep.sources import Arrays
 from tfprep.sources.detection.detect import detect
 
@@ -39,6 +39,25 @@ def test_rows_of_arrays(tmp_path, images, first, expected, save):
     assert source.scan(tmp_path / "raw").classes == {"label": ("3", "7")}
     fields = fields_of(Arrays("x.npy", channels_first=first), tmp_path / "raw", tmp_path / "plain")
     np.testing.assert_array_equal(fields["x.npy/5"]["image"], expected[5])
+
+
+def test_each_array_of_images_has_its_own_labels(tmp_path):
+    """As CIFAR's batches; numbers are those of the classes that are given."""
+    for name, rows in (("a", slice(0, 3)), ("b", slice(3, 6))):
+        np.savez(tmp_path / f"{name}.npz", x=RGB[rows], y=np.arange(6)[rows] % 4)
+    source = Arrays("*.npz:x", "*.npz:y", classes=("p", "q", "r", "s"))
+    assert [entry.values[1] for entry in source.scan(tmp_path).entries] == [0, 1, 2, 3, 0, 1]
+    with pytest.raises(SourceError, match=r"'3' is none of the 3 classes: 'p'"):
+        Arrays("*.npz:x", "*.npz:y", classes=("p", "q", "r")).scan(tmp_path)
+    with pytest.raises(SourceError, match=r"a.npz/x has 3 images, and 'a.npz:y' has 0 labels"):
+        Arrays("*.npz:x", "a.npz:y").scan(tmp_path)
+
+
+@pytest.mark.parametrize("number", [np.nan, -np.inf, 1e39])
+def test_images_of_numbers_that_float32_does_not_hold_are_rejected(number):
+    raw = {"form": ["<f8", 1, 2], "pixels": np.array([[1.5, number]]).tobytes()}
+    with pytest.raises(SampleError, match="NaN, infinity or a number that float32 does not hold"):
+        Arrays("x.npy").decoders()["image"].decode(raw, None)
 
 
 LAYOUTS = [

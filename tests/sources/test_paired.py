@@ -137,7 +137,7 @@ def test_no_mask_at_all_and_two_for_one_image_are_refused(tree, source, paths, m
 # --- masks of other numbers or of colors, and the presets of public data sets ----------------------------------------
 
 SIZE = 40, 56
-COLORS = {(128, 64, 128): 3, (0, 0, 0): 255, (64, 0, 128): 300}
+COLORS = {(128, 64, 128): 3, (0, 0, 0): 255, (64, 0, 128): 300, (255, 255, 255): 7}
 
 
 def numbers(seed, values):
@@ -146,19 +146,22 @@ def numbers(seed, values):
 
 def test_colors_become_numbers_and_an_unknown_color_is_rejected(tmp_path):
     root = tmp_path / "data"
-    chosen = {name: numbers(n, range(3)) for n, name in enumerate(("a", "odd", "jpeg"))}
+    chosen = {name: numbers(n, range(3)) for n, name in enumerate(("a", "odd", "jpeg", "clear"))}
     colors = np.array(list(COLORS), np.uint8)
     for n, (name, index) in enumerate(chosen.items()):
         write_picture(root / f"images/{name}.png", n)
         pixels = colors[index]
         pixels[3, 4] = (1, 2, 3) if name == "odd" else pixels[3, 4]
+        if name == "clear":  # transparent pixels are of no color, also if white is in the palette
+            pixels = np.dstack([pixels, (index > 0) * np.uint8(255)])
         save(root / f"masks/{name}.{'jpg' if name == 'jpeg' else 'png'}", pixels)
     source = Paired(image="images/*", mask="masks/*", palette=COLORS)
     fields, rejected = built(source, root, tmp_path / "out")
     expected = np.array(list(COLORS.values()))[chosen["a"]]
     np.testing.assert_array_equal(fields["images/a.png"]["mask"], expected)
-    assert "the color (1, 2, 3) is not in the palette of 3 colors" in rejected["images/odd.png"]
+    assert "the color (1, 2, 3) is not in the palette of 4 colors" in rejected["images/odd.png"]
     assert "its colors are not exact" in rejected["images/jpeg.png"]
+    assert "the image has transparent pixels" in rejected["images/clear.png"]
 
 
 def test_numbers_are_mapped_and_an_unknown_number_is_rejected(tmp_path):

@@ -303,6 +303,12 @@ def test_one_transparent_color_is_a_channel():
         decoded(deep.getvalue())
 
 
+def save_lab():
+    file = io.BytesIO()
+    Image.new("LAB", (4, 5)).save(file, "TIFF")
+    return file.getvalue()
+
+
 def test_odd_files_with_own_numbers_are_named():
     missing = DEEP[:, :, 0].astype(np.float32)
     missing[3, 4] = -9999
@@ -323,6 +329,7 @@ def test_odd_files_with_own_numbers_are_named():
         (dicom(HU)[:-100], {}, "not a whole DICOM file"),
         (png(DEEP[:, :, :3]), {"channels": (3,)}, "there is no channel 3: the image has 3"),
         (b"nothing", {}, "not an image"),
+        (save_lab(), {}, "TIFF of CIELAB colors"),
     ]
     for data, options, reason in cases:
         with pytest.raises(SampleError, match=re.escape(reason)):

@@ -197,6 +197,7 @@ def test_a_split_that_is_not_taken_is_counted(tmp_path, source, counted):
     for split, name in (("train", "a"), ("val", "b")):
         images = f'"images": [{{"id": 1, "file_name": "{name}.png"}}], "categories": [{{"id": 1, "name": "x"}}]'
         folder(root, {f"{split}.csv": f"id\n{name}\n", f"{split}.txt": name,
+                      f"{split}/{name}.txt": "", f"{split}/{name}.xml": "<annotation/>",
                       f"{split}.json": f'{{{images}, "annotations": [{{{BOX}}}]}}'})  # fmt: skip
         np.save(root / f"{split}.npy", np.zeros((2, 8, 8), np.uint8))
         with tarfile.open(root / f"{split}.tar", "w") as archive:

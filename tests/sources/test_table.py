@@ -108,6 +108,8 @@ VALUES = [
     ([{"kind": 7}, {"kind": 3}], {**LABEL, "classes": {"label": ("3", "7")}}, [(1,), (0,)], ["jsonl"]),
     ([{"kind": True}, {"kind": False}], {**LABEL, "classes": {"label": ("false", "true")}}, [(1,), (0,)], ["jsonl"]),
     ([{"kind": 1.0}, {"kind": 0.0}], {**LABEL, "classes": {"label": ("x", "y")}}, [(1,), (0,)], ["jsonl"]),
+    ([{"kind": n} for n in (10.0, 2.0, 0.0)], LABEL, [(2,), (1,), (0,)], list(WRITERS)),
+    ([{"n": 1.5}, {"n": float("nan")}], N, [(1.5,), (None,)], list(WRITERS)),
     # Several classes in a cell, in a list, or in columns.
     ([{"kind": "a|b"}, {"kind": "b"}, {"kind": ""}], {**LABEL, "separator": "|"}, [([0, 1],), ([1],), (None,)], ["jsonl"]),
     ([{"kind": ["b", "a"]}, {"kind": []}], LABEL, [([1, 0],), ([],)], ["jsonl", "parquet"]),
@@ -219,6 +221,7 @@ BAD_ROWS = [
     ({"kind": 0.5}, {"label": "kind"}, r"row 2, 'kind': expected text or a whole number; got 0.5"),
     ({"kind": "owl"}, {"label": "kind", "classes": {"label": ("x",)}}, r"row 2, 'kind': 'owl' is none of the 1 classes"),
     ({"kind": 1}, {"label": "kind", "classes": {"label": ("x",)}}, r"row 2, 'kind': '1' is none of the 1 classes: 'x'"),
+    ({"kind": -1, "n": 0}, {"label": ("kind", "n")}, "the columns of label hold 0 and -1, which may mean no and unknown"),
     ({"n": "three"}, {"fields": {"n": ("scalar", "n")}}, r"row 2, 'n': expected a number; got 'three'"),
     ({"n": {"a": 1}}, {"fields": {"n": ("scalar", "n")}}, r"row 2, 'n': expected a number; got \{'a': 1\}"),
     ({"n": ["x"]}, {"fields": {"n": ("text", "n")}}, r"row 2, 'n': expected text; got \['x'\]"),

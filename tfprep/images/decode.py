@@ -25,6 +25,7 @@ from tfprep.images.pillow import (
     pillow_orientation,
     rgb_pixels,
     upright_size,
+    warn,
     white_is_zero,
     white_level,
 )
@@ -86,6 +87,8 @@ def decode_image(data: bytes, *, reduced: int = 1, background: Color | None = WH
 
 def decode_mask(data: bytes) -> Array:
     """The class numbers of a mask as uint8 or uint16 [H, W]. Raises SampleError."""
+    if is_jpeg(data):
+        warn("a JPEG does not keep the numbers of a mask; store masks without loss, as PNG")
     with opened(data) as image:
         if image.mode not in ("1", "L", "P", "I;16", "I;16B", "I;16L", "I"):
             raise SampleError(

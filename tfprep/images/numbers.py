@@ -179,6 +179,9 @@ _ORIENTATION, _NODATA = 274, 42113
 (https://gdal.org/en/stable/drivers/raster/gtiff.html)."""
 
 
+_OTHER_COLORS = ("YCBCR", "CIELAB", "ICCLAB", "ITULAB", "LOGLUV")
+
+
 def is_tiff(data: bytes) -> bool:
     return data.startswith(_STARTS)
 
@@ -261,6 +264,8 @@ def _checked(array: Array, tiff: Any) -> Array:
     if photometric in (None, "MINISWHITE"):
         means = "whose 0 is white" if photometric else "that does not say what its numbers mean"
         raise SampleError(f"TIFF {means} (PhotometricInterpretation {tiff.photometric}); save it with 0 as black")
+    if photometric in _OTHER_COLORS and tiff.compression.name != "JPEG":  # which is decoded to RGB
+        raise SampleError(f"TIFF of {photometric} colors, which are not RGB; save it as RGB, or leave out pixels=")
     if photometric == "PALETTE":
         index, *channels = [array] if array.ndim == 2 else np.moveaxis(array, -1, 0)
         if channels and (len(channels) > 1 or array.dtype != np.uint8):

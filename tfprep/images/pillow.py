@@ -175,8 +175,8 @@ def pillow_orientation(image: Image.Image, data: bytes) -> int:
 
 
 def known_orientation(value: Any) -> int:
-    """An orientation as it is applied: numbers from 1 to 8 mean something, all others 1."""
-    return int(value) if 1 <= value <= 8 else 1
+    """An orientation as it is applied: numbers from 1 to 8 mean something, all else 1."""
+    return int(value) if value in range(1, 9) else 1
 
 
 def bits_per_channel(image: Image.Image, data: bytes) -> int:
@@ -249,8 +249,8 @@ def _rgb_strip(image: Image.Image, transparent: bool, background: Color | None) 
         rgba = image.convert("RGBA")
         if background is None and np.asarray(rgba.getchannel("A")).min() < _OPAQUE:
             raise SampleError(
-                "the image has transparent pixels, which 8-bit RGB cannot hold; lay them over a color with pixels={'image': "
-                "sources.Pixels(background=(255, 255, 255))}, or keep them with sources.Pixels()"
+                "the image has transparent pixels, which 8-bit RGB cannot hold; save it without, lay them over a color with "
+                "pixels={'image': sources.Pixels(background=(255, 255, 255))}, or keep them with sources.Pixels()"
             )
         image = Image.alpha_composite(Image.new("RGBA", rgba.size, background or WHITE), rgba)
     return np.asarray(image.convert("RGB"))

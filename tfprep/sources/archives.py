@@ -12,7 +12,7 @@ import struct
 import tarfile
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from tfprep.errors import RecipeError, SampleError, SourceError
-from tfprep.fields import KINDS, Kind
-from tfprep.sources.cells import FILE_KINDS, path_cell, sorted_classes, value_cell
+from tfprep.fields import KINDS, BoxFormat, Kind, check_box_format
+from tfprep.sources.annotations.objects import table_boxes
+from tfprep.sources.cells import FILE_KINDS, class_cell, path_cell, sorted_classes, value_cell
 from tfprep.sources.folder import Splits, check_common, split_files
 from tfprep.sources.patterns import HIDDEN, IMAGE_SUFFIXES, Holes, compile_pattern
 from tfprep.sources.pixels import Pixels, pixel_decoders
@@ -56,6 +57,7 @@ class Archives:
             these are the class numbers.
         splits: As in `Folder`.
         pixels: As in `Folder`.
+        box_format: How boxes are written, as in `Table`.
 
     Raises:
         RecipeError: An option is wrong, or two options contradict each other.
@@ -69,6 +71,7 @@ class Archives:
     classes: tuple[str, ...] | None = None
     splits: Splits = None
     pixels: Mapping[str, Pixels] = field(default_factory=dict)
+    box_format: BoxFormat = "xyxy"
 
     def __post_init__(self) -> None:
         pattern = compile_pattern(self.archives, "Archives: archives")
@@ -94,6 +97,7 @@ class Archives:
         object.__setattr__(self, "fields", {name: (kind, text.lstrip(".")) for name, (kind, text) in fields.items()})
         by_split = compile_pattern(str(self.members), "Archives: members") if "split" in inside else pattern
         check_common(self, by_split, "label" in self.kinds())
+        check_box_format(self.box_format, "Archives: box_format")
 
     def kinds(self) -> dict[str, Kind]:
         """The kind of each field."""
@@ -106,8 +110,8 @@ class Archives:
         return () if "boxes" in self.kinds().values() else ("label",)
 
     def decoders(self) -> dict[str, FieldDecoder]:
-        """The decoders of images that do not become 8-bit RGB."""
-        return pixel_decoders(self.pixels)
+        """The decoders of boxes, and of images that do not become 8-bit RGB."""
+        return table_boxes(self.kinds(), self.box_format) | pixel_decoders(self.pixels)
 
     def scan(self, root: Path) -> Listing:
         """List the samples of all archives below `root`; see `Source.scan`."""
@@ -140,18 +144,11 @@ class Archives:
                     continue
                 of_sample = key_of(holes["split"]) if "split" in holes else split
                 refs = tuple(str(sample.reference(endings.get(name, sample.image))) for name in files)
-                made = []
-                for name in values:
-                    if name == "label" and "label" in holes:
-                        made.append(numbers[key_of(holes["label"])])
-                        continue
-                    try:
-                        cell = sample.cell(root, endings[name])
-                        made.append(value_cell(cell, kinds[name], numbers, None, False))
-                    except SourceError as error:
-                        member = f"{sample.key}.{endings[name].partition(':')[0]}"
-                        raise SourceError(f"{root / path}: {member}: {error}") from error
-                yield Entry(f"{key_of(path)}/{key_of(sample.key)}.{sample.image}", of_sample, refs, tuple(made)), None
+                made = tuple(
+                    sample.converted(root, endings[name], holes, value_cell, kinds[name], numbers, None, False)
+                    for name in values
+                )
+                yield Entry(f"{key_of(path)}/{key_of(sample.key)}.{sample.image}", of_sample, refs, made), None
 
     def _holes(self, sample: _Sample) -> Holes | None:
         """Return the values of the placeholders of `members`; None if the image's name does not fit."""
@@ -163,12 +160,9 @@ class Archives:
     def _found_classes(self, root: Path, archives: list[tuple[str, str]]) -> tuple[str, ...]:
         classes: set[str] = set()
         for sample in (member for path, _ in archives for member in _samples(root, path, self.image, Counter())):
-            if self.label is None:
-                holes = self._holes(sample)
-                classes |= {key_of(holes["label"])} if holes else set()
-                continue
-            cell = sample.cell(root, self.label)
-            classes |= {str(label) for label in (cell if isinstance(cell, list) else [] if cell is None else [cell])}
+            holes = self._holes(sample)
+            if self.label is not None or holes is not None:
+                classes.update(sample.converted(root, self.label or "", holes or {}, class_cell) or ())
         if self.label is None:
             return tuple(sorted(classes))
         if classes and all(name.isdecimal() and int(name) < _MOST_CLASSES for name in classes):
@@ -193,17 +187,19 @@ class _Sample(NamedTuple):
             return Reference(self.archive, member=f"{self.key}.{ending}", missing=True)
         return Reference(self.archive, member.start, member.bytes, member.deflated, path_cell(member.name))
 
-    def cell(self, root: Path, ending: str) -> Any:
-        """The text of a member, or a value in a JSON member; None if there is none."""
+    def converted(self, root: Path, ending: str, holes: Holes, convert: Callable[..., Any], *options: Any) -> Any:
+        """Return the value of the text of a member, of a value in a JSON member, or without an ending of the folder's label."""
         ending, _, key = ending.partition(":")
         reference = self.reference(ending)
-        if reference.missing:
-            return None
         try:
+            if not ending:
+                return convert(holes["label"], *options)
+            if reference.missing:
+                return convert(None, *options)
             text = read_raw(root, str(reference)).decode("utf-8-sig")
-            return json.loads(text).get(key) if key else text.strip()
-        except (OSError, ValueError, AttributeError, RecursionError, SampleError) as error:
-            raise SourceError(f"{root / self.archive}: {self.key}.{ending} cannot be read: {error}") from error
+            return convert(json.loads(text).get(key) if key else text.strip(), *options)
+        except (SourceError, ValueError, AttributeError, RecursionError, SampleError) as error:
+            raise SourceError(f"{root / self.archive}: {self.key}{ending and '.'}{ending}: {error}") from error
 
 
 def _samples(root: Path, path: str, images: tuple[str, ...], tally: Counter[str]) -> Iterator[_Sample]:
@@ -236,6 +232,7 @@ _LOCAL_HEADER = struct.Struct("<4s22xHH")
 """The fields of a zip member's own header (APPNOTE.TXT 4.3.7) that say where its data begins: the mark, and the lengths of name
 and extra field."""
 _ENCRYPTED = 1
+_PIECE_BYTES = 1 << 20
 _HIDDEN_NAME = re.compile(r"(?:^|/)\.[^./]")
 
 
@@ -253,8 +250,8 @@ def members(path: Path, tally: Counter[str]) -> Iterator[Member]:
     own."""
     try:
         with open_raw(path) as file:
-            is_zip = zipfile.is_zipfile(file)
-            for member in _zip_members(file, tally) if is_zip else _tar_members(file, tally):
+            # By its suffix: Python takes a tar whose last member is a zip, such as a .npz, for a zip.
+            for member in _tar_members(file, tally) if path.suffix.lower() == ".tar" else _zip_members(file, tally):
                 if _HIDDEN_NAME.search(member.name):  # a Mac adds ._1.jpg to 1.jpg, also in __MACOSX
                     tally[HIDDEN] += 1
                 else:
@@ -279,8 +276,14 @@ def _tar_members(file: BinaryIO, tally: Counter[str], start: int = 0) -> Iterato
             elif not info.isdir():
                 tally["member that is a link, a device or sparse"] += 1
         file.seek(archive.offset)
-        if len(file.read(tarfile.BLOCKSIZE)) < tarfile.BLOCKSIZE:
+        mark = file.read(tarfile.BLOCKSIZE)
+        if len(mark) < tarfile.BLOCKSIZE:
             raise tarfile.ReadError("the mark of its end is missing: it was cut short, or its writer was not closed")
+        if any(mark):  # tarfile takes a header that it cannot read for the end
+            raise tarfile.ReadError(f"the header of the member at byte {archive.offset:,} is damaged")
+        while start == 0 and (rest := file.read(_PIECE_BYTES)):
+            if any(rest):
+                raise tarfile.ReadError("there are bytes after the mark of its end; join tars with `tar --concatenate`")
 
 
 def _zip_members(file: BinaryIO, tally: Counter[str]) -> Iterator[Member]:

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfprep.errors import RecipeError, SourceError
+from tfprep.errors import RecipeError, SampleError, SourceError
 from tfprep.fields import Array, Kind, Size
 from tfprep.sources.archives import members
-from tfprep.sources.cells import sorted_classes
+from tfprep.sources.cells import label_cell, sorted_classes
 from tfprep.sources.folder import UNSPLIT, Splits, check_common
-from tfprep.sources.patterns import compile_pattern, walk
+from tfprep.sources.patterns import Holes, compile_pattern, walk
 from tfprep.sources.raw import Reference, open_raw
 from tfprep.sources.source import Entry, FieldDecoder, Listing, constructor_text, key_of
 from tfprep.sources.splits import Row, listing_of
@@ -35,14 +35,14 @@ class StoredArray(NamedTuple):
 
     Attributes:
         name: Its path relative to the root; for one of a .npz with its name after a slash.
-        split: Its split.
+        holes: The placeholders of its pattern.
         file: The file that holds its values: the path relative to the root, or that of a copy.
         start: The first byte of the values.
         shape, dtype, fortran: As its header says.
     """
 
     name: str
-    split: str
+    holes: Holes
     file: str
     start: int
     shape: tuple[int, ...]
@@ -60,7 +60,8 @@ class Arrays:
     Attributes:
         image: The pattern of the files, with `{split}` or without: `{split}_images.npy`. An array of a .npz is named after a
             colon: `data.npz:x_{split}`.
-        label: The same for the classes: whole numbers or names [N] or [N, 1]. None if there are none.
+        label: The same for the classes: whole numbers or names [N] or [N, 1]. None if there are none. Images and classes whose
+            placeholders are the same belong together: `batch_*.npz:x` and `batch_*.npz:y`.
         channels_first: Whether the arrays are [N, C, H, W].
         classes: The class names in the order of their numbers. By default the numbers or names that occur, sorted.
         splits: As in `Folder`.
@@ -97,8 +98,9 @@ class Arrays:
         """List the rows of the arrays below `root`; see `Source.scan`."""
         images, tally = stored_arrays(root, self.image), Counter[str]()
         if isinstance(self.splits, tuple):
-            tally[f"in no split of {self.splits}"] = sum(one.shape[0] for one in images if one.split not in self.splits)
-            images = [image for image in images if image.split in self.splits]
+            taken = [one for one in images if _split(one) in self.splits]
+            tally[f"in no split of {self.splits}"] = sum(one.shape[0] for one in images if one not in taken)
+            images = taken
         for one in images:
             rule = f"{one.name}: expected images [N, H, W] or [N, H, W, C] of {', '.join(_DTYPES)} in C order"
             if one.dtype.hasobject:
@@ -106,20 +108,23 @@ class Arrays:
             if len(one.shape) not in (3, 4) or one.dtype.name not in _DTYPES or one.fortran or 0 in one.shape[1:]:
                 order = " in Fortran order" if one.fortran else ""
                 raise SourceError(f"{rule}; got {one.dtype} {list(one.shape)}{order}. Save it as such with numpy.save")
-        of_split = (
-            {}
-            if self.label is None
-            else {array.split: _labels(root, array) for array in stored_arrays(root, self.label)}
-        )
+        found = [] if self.label is None else stored_arrays(root, self.label)
+        labels = [(array.holes, _labels(root, array)) for array in found]
+        of_array = {one.name: next((own for holes, own in labels if holes == one.holes), []) for one in images}
         for one in images:
-            count = len(of_split.get(one.split, ()))
+            count = len(of_array[one.name])
             if self.label is not None and count != one.shape[0]:
                 raise SourceError(
                     f"{root / one.name} has {one.shape[0]} images, and {self.label!r} has {count} labels for them"
                 )
-        names = self.classes or sorted_classes({name for labels in of_split.values() for name in labels})
+        occurring = {name for _, own in labels for name in own}
+        names = self.classes or sorted_classes(occurring)
         classes = {"label": names} if self.label is not None else {}
-        numbers = {name: number for number, name in enumerate(names)}
+        places = {name: number for number, name in enumerate(names)}
+        try:
+            numbers = {name: label_cell(name, places) for name in occurring}
+        except SourceError as error:
+            raise SourceError(f"{root}: {self.label!r}: {error}") from error
 
         def rows(tally: Counter[str]) -> Iterator[Row]:
             for array in images:
@@ -129,8 +134,8 @@ class Arrays:
                     reference = Reference(
                         array.file, array.start + row * size, size, member=f"row {row} of {array.name}"
                     )
-                    values = (form, numbers.get(of_split[array.split][row])) if classes else (form,)
-                    yield Entry(f"{key_of(array.name)}/{row}", array.split, (str(reference),), values), None
+                    values = (form, numbers[of_array[array.name][row]]) if classes else (form,)
+                    yield Entry(f"{key_of(array.name)}/{row}", _split(array), (str(reference),), values), None
 
         return listing_of(self, ("pixels",), ("form", *classes), classes, rows, passed_over=+tally)
 
@@ -144,7 +149,7 @@ def stored_arrays(root: Path, text: str) -> list[StoredArray]:
     found = []
     for path, of_file in walk(root, compile_pattern(file, "Arrays"), Counter()):
         if inside is None:
-            found.append(_stored(root, path, path, 0, of_file.get("split", UNSPLIT)))
+            found.append(_stored(root, path, path, 0, of_file))
             continue
         for member in members(root / path, Counter()):
             holes = inside.match_file(member.name, of_file)
@@ -166,19 +171,23 @@ def stored_arrays(root: Path, text: str) -> list[StoredArray]:
 
                     place, start = str(staged(root / path, f".{member.name}".replace("/", "_"), copy)), 0
                 array = f"{path}/{member.name.removesuffix('.npy')}"
-                found.append(_stored(root, array, place, start, holes.get("split", UNSPLIT)))
+                found.append(_stored(root, array, place, start, holes))
     if not found:
         raise SourceError(f"{root}: no array fits {text!r}")
     return found
 
 
-def _stored(root: Path, name: str, file: str, start: int, split: str) -> StoredArray:
+def _split(array: StoredArray) -> str:
+    return key_of(array.holes.get("split", UNSPLIT))
+
+
+def _stored(root: Path, name: str, file: str, start: int, holes: Holes) -> StoredArray:
     headers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     try:
         with open_raw(root / file) as opened:
             opened.seek(start)
             shape, fortran, dtype = headers[np.lib.format.read_magic(opened)](opened)
-            return StoredArray(name, key_of(split), file, opened.tell(), shape, dtype, fortran)
+            return StoredArray(name, holes, file, opened.tell(), shape, dtype, fortran)
     except (OSError, ValueError, KeyError) as error:
         raise SourceError(f"{root / name} is not an array of NumPy that can be read: {error}") from error
 
@@ -218,5 +227,10 @@ class ArrayImage:
             values = values.transpose(1, 2, 0)
         if values.dtype == np.uint8 and values.shape[2] == 1:
             values = np.repeat(values, 3, axis=2)
-        kept = np.float32 if values.dtype.kind == "f" else values.dtype.newbyteorder("=")
-        return np.ascontiguousarray(values, kept)
+        if values.dtype.kind != "f":
+            return np.ascontiguousarray(values, values.dtype.newbyteorder("="))
+        with np.errstate(over="ignore"):
+            image = np.ascontiguousarray(values, np.float32)
+        if not np.isfinite(image).all():
+            raise SampleError("the image holds NaN, infinity or a number that float32 does not hold; repair the array")
+        return image

@@ -21,6 +21,8 @@ from tfprep.sources.rows import RawCell
 from tfprep.sources.source import class_name_fault, key_of
 
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
+_WHOLE_VALUE = re.compile(r"([+-]?[0-9]+)(?:\.0*)?")
+"""A whole number, also as it is written where a column holds floats: `3.0`."""
 
 
 def name_cell(cell: Any) -> str:
@@ -88,25 +90,35 @@ def flag_cell(cell: Any) -> bool | None:
 
 
 def sorted_classes(names: set[str]) -> tuple[str, ...]:
-    """Return the names sorted by code points; by value if all are whole numbers, so that 0, 1, …, 10 keep their numbers."""
+    """Return the names sorted by code points; by value if all are whole numbers, so that 0, 1, …, 10 keep their numbers.
+
+    Raises SourceError for a wrong name, and for one number in two spellings, which would be two classes.
+    """
     if fault := next(filter(None, map(class_name_fault, sorted(names))), ""):
         raise SourceError(fault)
-    if names and all(map(_WHOLE_NUMBER.fullmatch, names)):
-        return tuple(sorted(names, key=lambda name: (int(name), name)))
-    return tuple(sorted(names))
+    by_value: dict[int, str] = {}
+    for name in sorted(names):
+        if (number := _WHOLE_VALUE.fullmatch(name)) is None:
+            return tuple(sorted(names))
+        if (other := by_value.setdefault(int(number[1]), name)) != name:
+            rule = f"the classes {other!r} and {name!r} are one number"
+            raise SourceError(f"{rule}; write it in one way, or give the names with classes=")
+    return tuple(by_value[value] for value in sorted(by_value))
 
 
 def number_cell(cell: Any, whole: bool) -> Any:
-    """A number or (nested) list of numbers, as int where `whole`, else as float; None where the cell is empty."""
+    """A number or (nested) list of numbers, as int where `whole`, else as float; None where the cell is empty or NaN."""
     if isinstance(cell, list | tuple):
         return [number_cell(item, whole) for item in cell]
     if cell is None or cell == "":
         return None
     if isinstance(cell, int | float) or (isinstance(cell, str) and "_" not in cell):  # Python reads 1_000 as 1000
         try:
-            return int(cell) if whole else float(cell)
+            number = int(cell) if whole else float(cell)
         except (ValueError, OverflowError):
             pass
+        else:
+            return None if math.isnan(number) else number
     raise SourceError(f"expected a number; got {cell!r}")
 
 
@@ -126,7 +138,7 @@ def _class_number(name: str, numbers: Mapping[str, int]) -> int:
     if (
         _WHOLE_NUMBER.fullmatch(name)
         and 0 <= int(name) < len(numbers)
-        and not any(map(_WHOLE_NUMBER.fullmatch, numbers))
+        and not any(map(_WHOLE_VALUE.fullmatch, numbers))
     ):
         return int(name)
     known = ", ".join(map(repr, list(numbers)[:20]))

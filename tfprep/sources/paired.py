@@ -186,7 +186,7 @@ class MappedMask:
         else:
             known: dict[int | None, int] = {int(np.array(color) @ _CODE): number for color, number in self.palette}
             rule = f"is not in the palette of {len(known)} colors"
-            codes = images.decode_image(data).astype(np.int64) @ _CODE
+            codes = images.decode_image(data, background=None).astype(np.int64) @ _CODE
             stored = renumbered(codes, known, lambda c: f"the color {(c >> 16, c >> 8 & 255, c & 255)} {rule}")
         known_numbers = f"one of the {len(numbers)} numbers that have a class"
         strange = lambda number: f"the number {number} in the mask is not {known_numbers}"  # noqa: E731

@@ -307,7 +307,7 @@ class GroupFile:
 def _column(path: Path, where: str, names: tuple[str, ...]) -> dict[str, list[str]]:
     """Read columns of a CSV file of UTF-8 with a row of names."""
     try:
-        with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
+        with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             rows = list(csv.DictReader(file, strict=True))
     except (OSError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from tfprep.errors import RecipeError, SourceError
 from tfprep.fields import KINDS, BoxFormat, Kind, check_box_format
-from tfprep.sources.annotations.objects import TableBoxes
+from tfprep.sources.annotations.objects import table_boxes
 from tfprep.sources.cells import (
     FILE_KINDS,
     CellPath,
@@ -135,9 +135,7 @@ class Table:
 
     def decoders(self) -> dict[str, FieldDecoder]:
         """The decoders of boxes, and of images that do not become 8-bit RGB."""
-        boxes = [name for name, kind in self.kinds().items() if kind == "boxes"]
-        read: dict[str, FieldDecoder] = {name: TableBoxes(name, self.box_format, self.outside) for name in boxes}
-        return read | pixel_decoders(self.pixels)
+        return table_boxes(self.kinds(), self.box_format, self.outside) | pixel_decoders(self.pixels)
 
     def multi_hot(self) -> tuple[str, ...]:
         """The label, if its classes are those of the image and not of each of its boxes."""
@@ -181,7 +179,7 @@ class _Rows:
                     raise SourceError(f"{root / path}: {column!r} has other class names than in {first}")
             declared |= {} if names is None else {name: names}
         found: dict[str, set[str]] = {name: set() for name in labels if name not in declared}
-        self._single = bool(flags)
+        self._single, said_no = bool(flags), set[str]()
         self._whole = {name for name, (kind, _) in self.values.items() if kind == "scalar"}
         surveyed = [column for name in (*found, *self._whole) for column in self.values[name][1]]
         for path, _ in tables if surveyed or flags else ():
@@ -199,6 +197,11 @@ class _Rows:
                     with suppress(SourceError):  # rows that are wrong, or have an empty cell, do not count
                         said = list(map(flag_cell, cells))
                         self._single &= None in said or sum(map(bool, said)) == 1
+                        said_no.update(str(cell).removesuffix(".0") for cell in cells)
+        if {"0", "-1"} <= said_no:
+            raise SourceError(
+                f"{root / tables[0][0]}: the columns of label hold 0 and -1, which may mean no and unknown; write 1 or 0"
+            )
         self.classes = {name: sorted_classes(names) for name, names in found.items()} | declared | dict(options.classes)
         self._numbers = {name: {c: number for number, c in enumerate(names)} for name, names in self.classes.items()}
 

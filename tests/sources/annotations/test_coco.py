@@ -177,6 +177,14 @@ def test_what_reaches_outside_may_be_cut(tmp_path):
     np.testing.assert_array_equal(fields["train/1.png"]["boxes"], [[0, 30, 6, 40]])
     fields = fields_of(sources.Coco(fields=("mask",)), root, tmp_path / "mask")
     np.testing.assert_array_equal(fields["train/1.png"]["mask"], 2 * region(0, 30, 6, 10))
+    far = [-99, -300, 75, 22, 300, 4000, -60, 50, 3, 20]  # slanted edges cross the edges of the image
+    content["annotations"] = [annotation(1, 1, 7, (0, 0, 56, 40), [far])]
+    root, path = written(tmp_path, content)
+    reference = coco_api.COCO(str(path))
+    fields = fields_of(sources.Coco(fields=("mask",)), root, tmp_path / "far")
+    np.testing.assert_array_equal(fields["train/1.png"]["mask"], 2 * reference.annToMask(reference.anns[1]))
+    content["annotations"] = [annotation(1, 1, 7, (-14, 30, 20, 90), polygon(-14, 30, 20, 90))]
+    root, _ = written(tmp_path, content)
     _, rejected = built(sources.Coco(fields=("mask", "boxes")), root, tmp_path / "boxes")
     assert "its box [-14, 30, 6, 120] reaches outside the image of 56 x 40" in rejected["train/1.png"]
 
@@ -187,11 +195,12 @@ def test_what_reaches_outside_may_be_cut(tmp_path):
         ('{"images": [', "line 1, column 13: the annotations are not whole JSON"),
         ('{"images": [],\n "annotations": [{"image_id": 1}, }]}', "line 2"),
         ('{"images": []}', "no annotations; is this a COCO file?"),
-        ('{"images": [{"id": [1]}], "annotations": []}', "images[0] has no 'id', a whole number"),
+        ('{"images": [{"id": [1]}], "annotations": []}', "images[0] has no 'id', a whole number of 64 bits"),
         ('{"images": [{"id": 1}, {"id": 1}], "annotations": []}', "two images have one id"),
         ('{"images": [{"id": 1}], "annotations": [{"image_id": 1, "caption": "a cat"}]}', "have 'caption'"),
         ('{"images": [{"id": 1}], "annotations": [], "categories": []}', "expected the file_name of an image"),
         ('{"images": [{"id": 1, "file_name": "../../x.png"}], "annotations": []}', "below it"),
+        (f'{{"images": [{{"id": {1 << 63}}}], "annotations": []}}', "images[0] has no 'id', a whole number of 64 bits"),
         ("[1]", "expected '{'"),
         ("[" * 100_000, "expected '{'"),
         ('{"x": ' + "[" * 100_000, "nested too deeply"),
@@ -238,6 +247,16 @@ def test_key_points_are_pixel_indices_and_keep_their_rows_under_a_flip(tmp_path)
     # The center crop begins at (18, 10): 0.33 of the first box is left, 0.85 of the second.
     np.testing.assert_allclose(cropped["train/1.png"]["boxes"], [[2, 0, 20, 19]])
     np.testing.assert_allclose(cropped["train/1.png"]["points"][:, 0], [7.5, 9.5, 5.5])
+    # Rows of points belong to boxes by their places, which classes of other numbers of points would move.
+    content["categories"].append({"id": 8, "name": "car", "keypoints": []})
+    root, _ = written(tmp_path, content)
+    with pytest.raises(
+        SourceError, match=r"points need classes of one number of key points; these have 0, 3\. .*classes="
+    ):
+        source.scan(root)
+    assert len(list(sources.Coco(fields=source.fields, classes=("person",)).scan(root).entries)) == 3
+    with pytest.raises(SourceError, match="these have 0"):
+        sources.Coco(fields=source.fields, classes=("car",)).scan(root)
 
 
 def test_boxes_outside_of_a_crop_are_dropped_with_their_rows(tmp_path):

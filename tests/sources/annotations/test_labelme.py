@@ -40,7 +40,7 @@ def written(root, contents):
 def test_polygons_rectangles_and_groups(tmp_path):
     far = [[30, 5], [40, 5], [40, 15], [30, 15]]
     one = labelme(
-        shape("cat", SQUARE, group=1), shape("cat", far, group=1), shape("dog", [[50, 38], [45, 20]], "rectangle"),
+        shape("cat", SQUARE, group=1), shape("cat ", far, group=1), shape("dog", [[50, 38], [45, 20]], "rectangle"),
         shape("ant", [[1, 1], [9, 9]], "line"), path="..\\a\\one.png",
     )  # fmt: skip
     root = written(tmp_path / "data", {"one": one, "bare": None})
@@ -66,7 +66,9 @@ def test_what_is_wrong_with_a_file_rejects_its_image(tmp_path):
         "cut": ('{"shapes": [', "cut.json is not whole JSON"),
         "list": ("[]", "no list of shapes"),
         "other": (labelme(path="a/somewhere.png"), "is about the image 'a/somewhere.png'"),
-        "nameless": (labelme(shape("", SQUARE)), "nameless.json: shape 0 has no label"),
+        "nameless": (labelme(shape("", SQUARE)), "nameless.json: shape 0 has no class"),
+        "number": (labelme(shape([1], SQUARE)), "number.json: shape 0 has no class"),
+        "tab": (labelme(shape("a\tb", SQUARE)), "tab.json: shape 0: a class name has no spaces around it"),
         "two": (labelme(shape("cat", SQUARE[:2])), "shape 0: a polygon is three points or more; it has 2"),
         "words": (labelme(shape("cat", [["a", 1], [2, 3], [4, 5]])), "shape 0: a polygon is three points"),
         "circle": (labelme(shape("cat", SQUARE[:2], "circle")), "shape 0: the type 'circle' is not read"),

@@ -114,7 +114,7 @@ def test_what_is_wrong_with_a_file_rejects_its_image(tmp_path):
     contents = {
         "cut": (xml([right])[:-20], "Annotations/cut.xml is not whole XML"),
         "empty": (b"", "is not whole XML"),
-        "nameless": (xml([right, (None, 3, 4, 20, 21, 0)]), "Annotations/nameless.xml: object 2 has no name"),
+        "nameless": (xml([right, (None, 3, 4, 20, 21, 0)]), "Annotations/nameless.xml: object 2 has no class"),
         "boxless": (xml([("cat", 0)]), "object 1 has no bndbox"),
         "words": (xml([("cat", "a", 4, 20, 21, 0)]), "object 1 has no bndbox"),
         "negative": (xml([("cat", 20, 4, 3, 21, 0)]), "object 1: its box [19, 3, 3, 21] covers no pixel"),

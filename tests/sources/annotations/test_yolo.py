@@ -78,13 +78,25 @@ def test_oriented_boxes_follow_geometry(tmp_path):
 
 def test_a_validation_split_inside_of_the_training_split_is_named(tmp_path):
     content = DETECT | {"train": "images", "val": "images/val"}
-    root = written(tmp_path / "data", {"a": None}, content)
+    root = written(tmp_path / "data", {"a": ""}, content)
     written(root, {"b": None}, content, "val")
     with pytest.raises(
         SourceError, match=r"val has images of train too, such as images/val/b.png, .* splits=\('train',\)"
     ):
         list(sources.Yolo().scan(root).entries)
     assert len(list(sources.Yolo(splits=("train",)).scan(root).entries)) == 2
+
+
+def test_labels_of_which_no_image_has_any_are_refused(tmp_path):
+    """Such as those of a folder with another name; one image with labels makes all others background, which is counted."""
+    root = written(tmp_path / "data", {"a": "0 0.5 0.5 0.5 0.5", "b": None}, DETECT)
+    listing = sources.Yolo().scan(root)
+    assert len(list(listing.entries)) == 2
+    assert listing.tally["image without a file of annotations, kept as one without objects"] == 1
+    (root / "labels").rename(root / "label")
+    rule = "no image has a file of annotations: 'images/train/a.png' should have 'labels/train/a.txt'"
+    with pytest.raises(SourceError, match=rule):
+        list(sources.Yolo().scan(root).entries)
 
 
 @pytest.mark.parametrize("numbers", [2, 3])
@@ -151,6 +163,7 @@ def test_a_line_that_is_not_an_object_rejects_its_image(tmp_path):
         ("names: {-1: a, 2: b}\ntrain: images/train", "names is a list"),
         ("names: {0: a, 1000000000: b}\ntrain: images/train", "all numbers from 0"),
         ("names: [a, a]\ntrain: images/train", "two classes have one name"),
+        ("names: [yes, no]\ntrain: images/train", "a class name is True, as YAML reads yes"),
         ("names: &a [a]\ntrain: *a", "has aliases"),
         ("names: [a]", "there is neither train nor val nor test"),
         ("names: [a]\ntrain: elsewhere", "'elsewhere' is not below"),

@@ -79,6 +79,8 @@ class Coco(AnnotatedSource):
     def scan(self, root: Path) -> Listing:
         """List the images of all annotation files below `root`; see `Source.scan`."""
         files = CocoFiles(self, root)
+        if "points" in self.fields:
+            files.check_key_points()
         check_drawing(self.fields, len(files.names), self.void, "Coco")
         return object_listing(self, files.names, partial(self._rows, files), passed_over=files.passed_over)
 
@@ -189,14 +191,15 @@ class CocoFile:
         for at, (first, last) in zip(self.image_starts.tolist(), self.edges.tolist(), strict=True):
             yield self.text.value(at), [self.text.value(start) for start in self.annotation_starts[first:last].tolist()]
 
-    def categories(self) -> Iterator[tuple[int | str, tuple[str | None, int]]]:
+    def categories(self) -> Iterator[tuple[float | str, tuple[str | None, int]]]:
         """Yield the id of each category, with its name (None if it has none) and its number of key points."""
         for category in self.found_categories:
-            if not isinstance(category, dict) or not isinstance(category.get("id"), int | str):
+            if not isinstance(category, dict) or not isinstance(category.get("id"), int | float | str):
                 raise SourceError(f"{self.path}: a category is an object with an id and a name; got {category!r:.80}")
             name = category.get("name")
-            known = name if isinstance(name, str) and not class_name_fault(name) and name else None
-            yield category["id"], (known, len(category.get("keypoints") or ()))
+            known = name.strip() if isinstance(name, str) else ""
+            points = len(category.get("keypoints") or ())
+            yield category["id"], (known if known and not class_name_fault(known) else None, points)
 
 
 class CocoFiles:
@@ -213,7 +216,7 @@ class CocoFiles:
         found = split_files(root, source.annotations, source.splits, "file", self.passed_over)
         self._files = [(CocoFile.read(root / path), holes) for path, holes in found]
         self._unannotated = source.unannotated
-        self._by_id: dict[int | str, tuple[str | None, int]] = {}
+        self._by_id: dict[float | str, tuple[str | None, int]] = {}
         for file, _ in self._files:
             for number, new in file.categories():
                 if (known := self._by_id.setdefault(number, new)) != new:
@@ -245,14 +248,21 @@ class CocoFiles:
 
     def number(self, category: Any, annotation: str) -> int | None:
         """Return the class number of a category; None if its objects are left out."""
-        if not isinstance(category, int | str) or category not in self._by_id:
+        if not isinstance(category, int | float | str) or category not in self._by_id:
             raise WrongAnnotation(f"{annotation}: there is no category {category!r}")
         name = self._by_id[category][0]
         if name is None:
             raise WrongAnnotation(f"{annotation}: category {category} has no name")
         return self._numbers.get(name)
 
-    def key_points(self, category: int | str) -> int:
+    def check_key_points(self) -> None:
+        """Raise SourceError unless all classes have the same number of key points: those of an object are found by its place."""
+        counts = {count for name, count in self._by_id.values() if name in self.names}
+        if len(counts) != 1 or counts == {0}:
+            rule = f"points need classes of one number of key points; these have {', '.join(map(str, sorted(counts)))}"
+            raise SourceError(f"{self._files[0][0].path}: {rule}. Take some with classes=")
+
+    def key_points(self, category: float | str) -> int:
         """Return the number of key points that objects of a category have."""
         return self._by_id[category][1]
 
@@ -279,9 +289,9 @@ class _Places:
         number = value.get(self._key) if isinstance(value, dict) else None
         if isinstance(number, float) and number.is_integer():
             number = int(number)
-        if not isinstance(number, int):
+        if not isinstance(number, int) or abs(number) > np.iinfo(np.int64).max:
             place = f"{self._where}[{len(self._ids)}]"
-            raise SourceError(f"{place} has no {self._key!r}, a whole number; got {value!r:.80}")
+            raise SourceError(f"{place} has no {self._key!r}, a whole number of 64 bits; got {value!r:.80}")
         self._ids.append(number)
         self._starts.append(start)
 

@@ -14,11 +14,11 @@ from typing import Any
 
 from tfprep.errors import RecipeError
 from tfprep.sources.annotations.listing import (
-    OTHER_CLASS,
     AnnotatedSource,
     WrongAnnotation,
     annotated_images,
     checked_size,
+    class_of,
     names_in_files,
     object_listing,
     object_rows,
@@ -75,7 +75,7 @@ class LabelMe(AnnotatedSource):
 
         def labels(data: bytes, path: str) -> Iterator[Any]:
             shapes = _content(data, path)["shapes"]
-            return (shape.get("label") for shape in shapes if shape.get("shape_type") not in _NO_REGIONS)
+            return (_label(shape) for shape in shapes if shape.get("shape_type") not in _NO_REGIONS)
 
         classes = self.classes or sorted_classes(names_in_files(root, annotations, labels))
         check_drawing(self.fields, len(classes), self.void, "LabelMe")
@@ -108,24 +108,22 @@ def _objects(source: LabelMe, data: bytes, path: str, numbers: dict[str, int], t
     size = checked_size(content, ("imageHeight", "imageWidth"))
     for place, shape in enumerate(content["shapes"]):
         kind = shape.get("shape_type", "polygon")
-        if shape.get("label") in numbers and kind not in _REGIONS + _NO_REGIONS:  # its pixels would become background
+        if _label(shape) in numbers and kind not in _REGIONS + _NO_REGIONS:  # its pixels would become background
             raise WrongAnnotation(f"{path}: shape {place}: the type {kind!r} is not read; draw it as a polygon")
 
     def item_of(numbered: tuple[int, dict[str, Any]]) -> dict[str, Any] | None:
         place, shape = numbered
-        name, label = f"{path}: shape {place}", shape.get("label")
-        if not isinstance(label, str) or not label:
-            raise WrongAnnotation(f"{name} has no label")
+        name = f"{path}: shape {place}"
         if (kind := shape.get("shape_type", "polygon")) in _NO_REGIONS:
             tally[f"shape of the type {kind!r}, which is not a region"] += 1
             return None
-        if label not in numbers:
-            tally[OTHER_CLASS] += 1
+        label = class_of(_label(shape), numbers, tally, name)
+        if label is None:
             return None
         corners = _corners_of(shape, kind)
         if not all(math.isfinite(value) for value in corners) or len(corners) < 6:
             raise WrongAnnotation(f"{name}: a polygon is three points or more; it has {len(corners) // 2}")
-        return {"id": name, "label": numbers[label], "polygons": [corners], "group": shape.get("group_id")}
+        return {"id": name, "label": label, "polygons": [corners], "group": shape.get("group_id")}
 
     part = source.objects_of(enumerate(content["shapes"]), item_of)
     objects: dict[Any, dict[str, Any]] = {}
@@ -135,6 +133,12 @@ def _objects(source: LabelMe, data: bytes, path: str, numbers: dict[str, int], t
         if first is not one:
             first["polygons"] += one["polygons"]
     return {**part, "size": size, "objects": list(objects.values())}
+
+
+def _label(shape: dict[str, Any]) -> str:
+    """The class of a shape, without the spaces around it; "" without one."""
+    label = shape.get("label")
+    return label.strip() if isinstance(label, str) else ""
 
 
 def _corners_of(shape: dict[str, Any], kind: str) -> list[float]:

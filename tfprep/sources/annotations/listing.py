@@ -9,19 +9,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
 
-from tfprep.errors import RecipeError, SampleError
+from tfprep.errors import RecipeError, SampleError, SourceError
 from tfprep.fields import Kind
 from tfprep.sources.annotations.objects import OBJECT_KINDS, ROWS, BadAnnotations, ObjectField, Outside
 from tfprep.sources.folder import Splits, check_common, listed_images
 from tfprep.sources.patterns import Companions, Holes, Pattern, walk
 from tfprep.sources.pixels import Pixels, pixel_decoders
-from tfprep.sources.source import Entry, FieldDecoder, Listing, class_name_fault, constructor_text, key_of, read_files
+from tfprep.sources.raw import read_raw
+from tfprep.sources.source import Entry, FieldDecoder, Listing, class_name_fault, constructor_text, key_of
 from tfprep.sources.splits import Row, listing_of
 
 T = TypeVar("T")
 Unannotated: TypeAlias = Literal["keep", "skip"]
 UNANNOTATED = "image without annotations"
 ORPHAN = "annotations without their image"
+NO_FILE = "image without a file of annotations, kept as one without objects"
 OTHER_CLASS = "object of a class that is not among the classes"
 
 
@@ -131,10 +133,21 @@ class WrongAnnotation(Exception):
     """An annotation is dropped, or its image is rejected; the message names the fault."""
 
 
+def class_of(name: Any, numbers: Mapping[str, int], tally: Counter[str], where: str) -> int | None:
+    """Return the class number of an object; None for a class that is not taken, which is counted. Raises WrongAnnotation."""
+    if not isinstance(name, str) or not name:
+        raise WrongAnnotation(f"{where} has no class")
+    if fault := class_name_fault(name):
+        raise WrongAnnotation(f"{where}: {fault}")
+    number = numbers.get(name)
+    tally.update({OTHER_CLASS: 1} if number is None else {})
+    return number
+
+
 def read_annotations(root: Path, path: str) -> bytes | None:
     """Return the bytes of a file of annotations; None if there is none. Raises WrongAnnotation if it cannot be read."""
     try:
-        return read_files(root, ("annotations",), Entry("", "", (path,)))["annotations"]
+        return read_raw(root, path)
     except SampleError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             return None
@@ -148,18 +161,26 @@ def object_rows(
     parse: Callable[[bytes, str], dict[str, Any]],
     tally: Counter[str],
 ) -> Iterator[Row]:
-    """Yield an entry for each image with one file of annotations each. `parse` turns that file's bytes and path into the part
-    `objects`; it raises WrongAnnotation."""
+    """Yield an entry for each image with one file of annotations each. SourceError at the end if no image has that file.
+
+    `parse` turns the file's bytes and path into the part `objects`; it raises WrongAnnotation.
+    """
+    first, has_files = None, False
     for image in images:
         try:
             data = read_annotations(root, image.annotations)
+            first, has_files = first or image, has_files or data is not None
             part = {"size": None, "objects": []} if data is None else parse(data, image.annotations)
             if source.unannotated == "skip" and not part["objects"] and not part.get("dropped"):
                 tally[UNANNOTATED] += 1
                 continue
+            tally.update({NO_FILE: 1} if data is None else {})
         except WrongAnnotation as fault:
-            part = {"objects": [], "fault": str(fault)}
+            part, has_files = {"objects": [], "fault": str(fault)}, True
         yield Entry(key_of(image.path), image.split, (image.path, *image.others), (part,)), None
+    if first is not None and not has_files:
+        rule = f"no image has a file of annotations: {first.path!r} should have {first.annotations!r}"
+        raise SourceError(f"{root}: {rule}; images without annotations are a Folder")
 
 
 def annotated_images(

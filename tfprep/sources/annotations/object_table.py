@@ -154,10 +154,11 @@ class ObjectTable(AnnotatedSource):
             if (values := box_cells(columns, cells)) is None:
                 return None
             annotation["box"] = values
-        name = [_ONE_CLASS] if self.label is None else class_cell(cells[self.label])
-        if name is None:
-            raise WrongAnnotation(f"{where}: {self.label!r} is empty")
-        return name[0], annotation
+        names = [_ONE_CLASS] if self.label is None else class_cell(cells[self.label]) or []
+        if len(names) != 1:
+            what = f"holds {len(names)} classes, expected one" if names else "is empty"
+            raise WrongAnnotation(f"{where}: {self.label!r} {what}")
+        return names[0], annotation
 
 
 def _empty(value: Any) -> bool:

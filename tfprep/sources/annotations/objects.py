@@ -44,6 +44,7 @@ from tfprep.errors import RecipeError, SampleError
 from tfprep.fields import Array, BoxFormat, Kind, Size, convert_boxes
 from tfprep.optional import require_package
 from tfprep.sources.pixels import TURNED
+from tfprep.sources.source import FieldDecoder
 
 Objects: TypeAlias = Mapping[str, Any]
 Outside: TypeAlias = Literal["reject", "cut"]
@@ -235,11 +236,28 @@ def region_of(annotation: Objects, size: Size) -> Array:
     polygons = annotation.get("polygons") or []
     if not polygons:
         raise SampleError(f"{annotation['id']} has no polygon and no RLE, so it cannot be drawn")
-    # pycocotools writes outside its memory for some corners that are far outside the image.
-    within = [
-        np.clip(np.reshape(polygon, (-1, 2)), 0, [float(width), float(height)]).ravel().tolist() for polygon in polygons
-    ]
-    return np.asarray(masks.decode(masks.merge(masks.frPyObjects(within, height, width))), bool)
+    near = [part for polygon in polygons if (part := _near(polygon, size))]
+    if not near:
+        return np.zeros(size, bool)
+    return np.asarray(masks.decode(masks.merge(masks.frPyObjects(near, height, width))), bool)
+
+
+def _near(polygon: Sequence[float], size: Size) -> list[float]:
+    """Return the part of a polygon that is at most the image's width and height outside of it, cut at one edge after another
+    (Sutherland and Hodgman, 'Reentrant polygon clipping', CACM 1974).
+
+    pycocotools writes outside its memory for some corners that are further outside.
+    """
+    points = np.reshape(np.array(polygon, np.float64), (-1, 2))
+    for axis, side in enumerate(reversed(size)):
+        for edge, inwards in ((-side, 1), (2 * side, -1)):
+            depths = (points[:, axis] - edge) * inwards
+            before, depths_before = np.roll(points, 1, axis=0), np.roll(depths, 1)
+            crosses = (depths < 0) != (depths_before < 0)
+            shares = depths_before / np.where(crosses, depths_before - depths, 1)
+            met = before + (points - before) * shares[:, np.newaxis]
+            points = np.stack([met, points], axis=1)[np.stack([crosses, depths >= 0], axis=1)]
+    return list(points.ravel().tolist())
 
 
 def _rle_runs(annotation: Objects, size: Size) -> list[int]:
@@ -328,15 +346,23 @@ class TableBoxes:
         value = raw[self.field]
         if value is None:
             raise SampleError("the listing has no value for it")
-        rows = np.asarray(value, np.float64).reshape(-1, 4)
+        rows = np.asarray(value, np.float64)
+        if rows.size % 4 or (rows.ndim > 1 and rows.size and rows.shape[-1] != 4):
+            raise SampleError(f"a box is a row of four numbers; got an array {list(rows.shape)}")
         if size is None:
             raise SampleError("boxes need an image, whose size is not known")
 
+        rows = rows.reshape(-1, 4)
         corners = convert_boxes(rows, "xyxy", source=self.format, size=size)
         names = [f"box {number}" for number in range(len(rows))]
         check_not_shares(corners.tolist())
         hint = ". If these are x, y, width and height, say so (box_format='xywh')"
         return check_boxes(corners, size, names, self.outside, hint)
+
+
+def table_boxes(kinds: Mapping[str, Kind], form: BoxFormat, outside: Outside = "reject") -> dict[str, FieldDecoder]:
+    """Return the decoder of each field of boxes."""
+    return {name: TableBoxes(name, form, outside) for name, kind in kinds.items() if kind == "boxes"}
 
 
 def check_not_shares(outlines: Sequence[Sequence[float]], objects: Sequence[Any] = ()) -> None:

@@ -15,11 +15,11 @@ from xml.etree import ElementTree
 
 from tfprep.errors import RecipeError, SourceError
 from tfprep.sources.annotations.listing import (
-    OTHER_CLASS,
     AnnotatedImage,
     AnnotatedSource,
     WrongAnnotation,
     annotated_images,
+    class_of,
     names_in_files,
     object_listing,
     object_rows,
@@ -136,11 +136,9 @@ class Voc(AnnotatedSource):
     def _objects(self, data: bytes, path: str, numbers: dict[str, int], tally: Counter[str]) -> dict[str, Any]:
         def item_of(numbered: tuple[int, ElementTree.Element]) -> dict[str, Any] | None:
             place, one = numbered
-            name, where = _text(one, "name"), f"{path}: object {place}"
-            if not name:
-                raise WrongAnnotation(f"{where} has no name")
-            if name not in numbers:
-                tally[OTHER_CLASS] += 1
+            where = f"{path}: object {place}"
+            label = class_of(_text(one, "name"), numbers, tally, where)
+            if label is None:
                 return None
             flags = {"difficult": int(_text(one, "difficult") == "1")}
             box = one.find("bndbox")
@@ -150,7 +148,7 @@ class Voc(AnnotatedSource):
                 rule = f"{where} has no bndbox with xmin, ymin, xmax and ymax as numbers"
                 raise WrongAnnotation(rule) from None
             corners = [x0 - self.first_pixel, y0 - self.first_pixel, x1, y1]
-            return {"id": where, "label": numbers[name], "box": corners, "number": place, "flags": flags}
+            return {"id": where, "label": label, "box": corners, "number": place, "flags": flags}
 
         tree = _tree(data, path)
         sides = [_text(tree.find("size"), side) for side in ("height", "width")]

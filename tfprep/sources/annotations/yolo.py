@@ -108,11 +108,15 @@ class Yolo(AnnotatedSource):
         return object_listing(self, data.names, partial(self._rows, root, data, wanted))
 
     def _rows(self, root: Path, data: DataYaml, splits: tuple[str, ...], tally: Counter[str]) -> Iterator[Row]:
-        parse = partial(self._objects, data=data)
+        images = self._images(root, data, splits, tally)
         if self.images is not None:
             image, labels = (compile_pattern(str(text), "Yolo") for text in (self.images, self.labels))
-            of_pattern = (one for one, _ in annotated_images(self, root, image, labels, tally, self.data))
-            yield from object_rows(self, root, of_pattern, parse, tally)
+            images = (one for one, _ in annotated_images(self, root, image, labels, tally, self.data))
+        return object_rows(self, root, images, partial(self._objects, data=data), tally)
+
+    def _images(
+        self, root: Path, data: DataYaml, splits: tuple[str, ...], tally: Counter[str]
+    ) -> Iterator[AnnotatedImage]:
         taken = {place for one in splits for place in data.places[one]}
         if unread := {place for of_split in data.places.values() for place in of_split} - taken:
             tally[f"folder or list of a split that is not in {splits}"] += len(unread)
@@ -127,7 +131,7 @@ class Yolo(AnnotatedSource):
                         f"other images; correct it, or take one of them with splits=({other!r},)"
                     )
             listed = [AnnotatedImage(path, split, spelled(root, label_path(path))) for path in paths]
-            yield from object_rows(self, root, iter(listed), parse, tally)
+            yield from listed
             folder = posixpath.dirname(label_path(f"{place}/x.jpg"))
             own = folder == place or place.endswith(".txt") or place in counted
             counted.add(place)
@@ -255,6 +259,8 @@ def _names(path: Path, names: Any) -> tuple[str, ...]:
     )
     found = () if fault else tuple(map(str, names))
     fault = next(filter(None, map(class_name_fault, found)), fault)
+    if not fault and (unquoted := [name for name in names if isinstance(name, bool)]):
+        fault = f"a class name is {unquoted[0]}, as YAML reads yes, no, on and off: put names into quotation marks"
     if fault or len(set(found)) < len(found):
         raise SourceError(f"{path}: {fault or 'two classes have one name'}")
     return found
