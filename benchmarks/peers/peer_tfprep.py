@@ -37,7 +37,7 @@ def batches(out: Path, batch_size: int, threads: int, workers: Literal["threads"
     loader = tfprep.open(out).loader(
         "train", batch_size, inputs="image", targets="label", threads=threads, workers=workers, cache=False
     )
-    return iter(loader.repeat())
+    return iter(loader.repeat().eager())
 
 
 def tf_dataset(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
