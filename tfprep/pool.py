@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import importlib
+import importlib.machinery
 import io
 import os
 import pickle
@@ -70,11 +70,21 @@ def import_from(folder: str) -> None:
     """Import from a folder before all others, in this process and in the workers of pools that are made from now on.
 
     Workers import their own modules before: a file beside a recipe may have the name of a module of the standard library, which
-    this process had imported, too.
+    this process had imported, too. A module of an earlier folder makes way for one of its name in this one.
     """
+    if folder in _added and folder in sys.path:
+        sys.path.remove(folder)
     if folder not in sys.path:
         sys.path.insert(0, folder)
         _added.add(folder)
+    others = _added - {folder}
+    for name in [name for name in sys.modules if others and "." not in name]:
+        module = sys.modules[name]
+        places = getattr(module, "__path__", None) or [getattr(module, "__file__", None) or ""]
+        is_of_another = not others.isdisjoint(map(os.path.dirname, places))
+        if is_of_another and importlib.machinery.PathFinder.find_spec(name, [folder]):
+            for own in [own for own in sys.modules if own == name or own.startswith(f"{name}.")]:
+                del sys.modules[own]
 
 
 def worker_environment() -> dict[str, str]:

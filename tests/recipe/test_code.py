@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import zipfile
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -661,6 +662,15 @@ def test_the_version_of_an_installed_package_counts(tmp_path, monkeypatch):
     assert descriptions[0] == descriptions[1]
     change = "package filters_of_others: 'filters-of-others 1.0' -> 'filters-of-others 2.0'"
     assert what_changed(descriptions[0], descriptions[2]) == [change]
+
+
+def test_a_module_whose_source_cannot_be_read_is_refused(tmp_path, monkeypatch):
+    with zipfile.ZipFile(tmp_path / "code.zip", "w") as archive:
+        archive.writestr("of_a_zip_file.py", "def f(s, g): return 1")
+    monkeypatch.syspath_prepend(str(tmp_path / "code.zip"))
+    made = importlib.import_module("of_a_zip_file")
+    with pytest.raises(RecipeError, match=r"of_a_zip_file.py cannot be read, so that a change of the module"):
+        Recipe("r", sources.Folder(), {"image": codecs.Jpeg()}, derive={"d": made.f}).describe()
 
 
 def test_a_module_that_was_edited_after_its_import_is_refused_until_it_is_loaded_again(tmp_path):

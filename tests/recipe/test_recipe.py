@@ -2,6 +2,7 @@
 
 import functools
 import re
+import sys
 import textwrap
 import threading
 from dataclasses import replace
@@ -312,6 +313,13 @@ def test_a_fingerprint_is_the_same_for_the_same_recipe_and_per_split():
     assert two.fingerprint("val") == three.fingerprint("val") != two.fingerprint("train")
 
 
+def test_labels_that_become_vectors_are_part_of_the_fingerprint():
+    source = sources.Folder()
+    before = recipe(source=source).fingerprint("train")
+    object.__setattr__(source, "multi_hot", lambda: ("label",))
+    assert recipe(source=source).fingerprint("train") != before
+
+
 def test_what_cannot_be_described_is_refused():
     with pytest.raises(RecipeError, match=r"cannot be described: cannot pickle '_thread\.lock'"):
         recipe(derive={"d": functools.partial(plus, threading.Lock())}).fingerprint()
@@ -405,6 +413,30 @@ def test_no_file_and_not_a_python_file(tmp_path):
 def test_every_recipe_of_the_project_loads_and_documents_its_command(path):
     assert load_recipe(path).fingerprint()
     assert re.search(rf"Run: tfprep build (pipelines/)?{path.name} --data ", path.read_text())
+
+
+def test_a_recipe_stays_as_it_was_checked():
+    given = {"geometry": [], "variants": {}, "store": {"image": codecs.Original()}}
+    made = recipe(**given)
+    given["geometry"].append(augment.Flip())
+    given["variants"]["train"] = 2
+    assert (made.geometry, made.variants) == ([], {})
+
+
+def test_a_recipe_imports_the_modules_of_its_own_folder(tmp_path):
+    """Also where this process has imported modules of the same names beside another recipe."""
+    for number in (1, 2, 1):
+        folder = tmp_path / str(number)
+        (folder / "package").mkdir(parents=True, exist_ok=True)
+        (folder / "of_two_recipes.py").write_text(
+            "from package.inner import NUMBER\ndef f(sample, draws): return NUMBER"
+        )
+        (folder / "package/inner.py").write_text(f"NUMBER = {number}")
+        text = textwrap.dedent(GOOD).replace("source=", 'derive={"d": of_two_recipes.f}, source=')
+        (folder / "recipe.py").write_text("import of_two_recipes" + text)
+        assert load_recipe(folder / "recipe.py").derive["d"]({}, None) == number
+    for number in (1, 2):
+        sys.path.remove(str(tmp_path / str(number)))
 
 
 def test_replace_keeps_checking():

@@ -215,14 +215,17 @@ def test_fields_are_those_of_the_other_source(root):
 
 def test_a_group_stays_together_and_others_where_they_were(root, tmp_path):
     path = tmp_path / "groups.csv"
-    path.write_text("key,group\na/1.jpg,one\nb/4.jpg,one\n")
+    path.write_text("key,group\na/1.jpg,one\nb/4.jpg,two\n")
 
     def splits(group_by, seed):
         fractions = Fractions(train=0.5, val=0.5, seed=seed, group_by=group_by)
         return {entry.key: entry.split for entry in sources.Folder(splits=fractions).scan(root).entries}
 
+    groups = sources.GroupFile(path)
+    assert splits(groups, 0)
+    path.write_text("key,group\na/1.jpg,one\nb/4.jpg,one\n")  # which counts, although the object is the same
     for seed in range(20):
-        grouped, plain = splits(sources.GroupFile(path), seed), splits(None, seed)
+        grouped, plain = splits(groups, seed), splits(None, seed)
         assert grouped["a/1.jpg"] == grouped["b/4.jpg"]
         assert (grouped["a/2.jpg"], grouped["b/3.jpg"]) == (plain["a/2.jpg"], plain["b/3.jpg"])
 

@@ -238,6 +238,10 @@ def _module_digest(name: str, file: str) -> str:
     """Return the digest of a file; of a recipe's file without the statement `RECIPE = ...`, unless the variable is used."""
     if not file.endswith(".py"):  # a compiled extension
         return hashlib.sha256(_read(file)).hexdigest()[:16]
+    if not os.path.isfile(file):  # it is in a zip file, or was removed after its import
+        raise RecipeError(
+            f"{file} cannot be read, so that a change of the module {name} would not be seen; put it into a folder"
+        )
     tree = _parsed(_read(file))
     if name in sys.modules:
         now = sys.modules[name].__spec__, digest_of([tree])

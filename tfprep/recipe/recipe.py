@@ -84,6 +84,9 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check_options(vars(self))
+        for name, option in vars(self).items():  # what is checked here may not change later
+            if isinstance(option, Mapping | list):
+                object.__setattr__(self, name, dict(option) if isinstance(option, Mapping) else list(option))
         self._take_declarations()
         if self.files:
             object.__setattr__(self, "folder", (self.folder or running_folder()).absolute())
@@ -176,8 +179,9 @@ class Recipe:
         described |= {"files": dict(self._digests)} if self._digests else {}
         if split is not None:
             described["variants"] = self.variants_of(split)
-            decoders: Mapping[str, Any] = getattr(self.source, "decoders", dict)()
-            described |= {"decoders": description.describe(decoders)} if decoders else {}
+            for name in ("decoders", "multi_hot"):
+                declared = getattr(self.source, name, tuple)()
+                described |= {name: description.describe(declared)} if declared else {}
         return {**described, "code": description.code()}
 
     def fingerprint(self, split: str | None = None) -> str:

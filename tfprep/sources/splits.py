@@ -182,6 +182,8 @@ def _unit(fractions: Fractions) -> Callable[[str, str | None], str]:
         return lambda key, column: f"split\0{key}"
     if fractions.by_column:
         return lambda key, column: f"group\0{column}"
+    if isinstance(group_by, GroupFile):
+        group_by = GroupFile(group_by.path)  # which reads the file again for each listing
     if not isinstance(group_by, str):
         return lambda key, column: f"split\0{key}" if (group := group_by(key)) is None else f"group\0{group}"
     regex = re.compile(group_by)
