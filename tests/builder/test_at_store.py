@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 
 import pytest
+from PIL import Image
 
 import tfprep
 from tests.builder.conftest import FILES_OF_4000_BYTES, run
@@ -68,6 +69,13 @@ def test_the_bytes_are_those_of_a_local_build(few, memory):
     assert few.build(url).built_shards == 0
     assert "published: " in bytes(store.read(".tfprep/build.log")).decode()
     assert len(bytes(store.read("v0001/report.html"))) > 10_000
+    # Another reason of a rejection, and a mask that was packed again: no shard shows them, but this list and the index.
+    (few.data / "train/cat/000.jpg").write_bytes(b"no image either")
+    Image.open(path := few.mask("train/cat/002")).save(path, compress_level=1)
+    few.build()
+    few.build(url)
+    assert content(url) == content(few.out)
+    assert bytes(store.read("v0002/rejects.jsonl")) == (few.out / "current/rejects.jsonl").read_bytes()
 
 
 @pytest.mark.usefixtures("any_age")

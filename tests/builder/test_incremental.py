@@ -132,6 +132,8 @@ def test_other_code_is_accepted_for_the_shards_that_differ_in_nothing_else(own, 
     assert len(new) == 4, "two variants, with their offsets"
     assert "5 shards were built with other code" in (own.out / "current/report.html").read_text()
     assert digests(own.out) == own.from_nothing()
+    os.utime(own.data / "train/cat/000.jpg")
+    assert own.build().built_shards == 0, "the content decides, also of what other code has built"
     own.change_recipe("FACTOR = 2.0 + 0", "FACTOR = 3.0")
     assert own.due() == CODE
     own.change_recipe("seed=3", "seed=4")

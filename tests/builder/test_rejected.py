@@ -123,6 +123,12 @@ def test_rejected_samples_are_utf8_for_any_file_name(full):
     assert (sample["key"], sample["file"]) == ("train/cat/bad\\xff.jpg", "train/cat/bad\\xff.mask.png")
 
 
+def test_a_record_that_no_reader_takes_is_rejected(full, monkeypatch):
+    monkeypatch.setattr("tfprep.builder.shards.shard.MOST_RECORD", 100)
+    with pytest.raises(TooManyRejectedError, match=r"a record of [0-9,]+ bytes; protocol buffers hold less than 2 GiB"):
+        full.build()
+
+
 def test_samples_of_another_form_are_rejected_in_every_shard(full):
     """One 16-bit mask among 8-bit ones: the form of most samples is that of the dataset, and the others are rejected by name."""
     full.change_recipe(', classes=("ground", "thing", "void")', "")
@@ -193,5 +199,7 @@ def test_files_that_the_decoder_warns_about_are_kept_and_listed_or_rejected(full
     assert (summary.samples, summary.rejected) == (GOOD - 2, 2)
     assert [(sample["key"], sample["stage"]) for sample in full.rejected()] == [(key, "decode") for key in keys]
     assert full.build(on_warning="reject").built_shards == 0
+    assert full.due(on_warning="reject").startswith("nothing to build")
+    assert full.due() == "6 of 6 shards: the recipe changed: --on-warning: reject -> keep"
     with pytest.warns(UserWarning, match="2 samples have warnings"):
         assert full.build().samples == GOOD

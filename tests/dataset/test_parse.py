@@ -73,7 +73,10 @@ def first_shard(document):
         (lambda d: d["fields"]["image"]["spec"].update(shape=[2**40, 2**40, 3]), "value of more than"),
         (lambda d: d["fields"]["image"]["spec"].update(shape=[-1, 5, 3]), r"shape\[0\] is a whole number"),
         (lambda d: d["fields"]["image"]["spec"].update(shape=[1] * 40), "at most 8 dimensions"),
-        (lambda d: d["fields"]["image"]["spec"].update(dtype="O"), "plain name of a type of numbers"),
+        *[
+            (lambda d, dtype=dtype: d["fields"]["image"]["spec"].update(dtype=dtype), "plain name of a type of numbers")
+            for dtype in ("O", "f4", "6|", ",.", "a")
+        ],
         (lambda d: d["fields"]["image"]["spec"].update(dtype="string"), "'string' for text and for nothing else"),
         (lambda d: d["fields"]["image"].update(codec={"codec": ["jpeg"]}), "codec is not one that tfprep writes"),
         (lambda d: d["fields"]["image"]["codec"].update(codec="zip"), "unknown codec 'zip'"),

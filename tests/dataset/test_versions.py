@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from contextlib import closing
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -18,7 +19,7 @@ import pytest
 
 import tfprep
 from tests.commands import status_of
-from tfprep.dataset import open_dataset, read_manifest
+from tfprep.dataset import Statistics, open_dataset, read_manifest
 from tfprep.dataset.clean import clean
 from tfprep.dataset.versions import NewVersion, current_version, find_version
 from tfprep.errors import BuildError, BuildLockedError, DatasetError
@@ -230,6 +231,17 @@ def test_one_publication_at_a_time_and_none_into_a_version(publish, tmp_path):
     never = pytest.raises(BuildError, match="is a version of a dataset, which never changes")
     with never, NewVersion(tmp_path / "out/v0001"):
         pass
+
+
+def test_what_nobody_could_read_is_not_published(publish, make_dataset, tmp_path):
+    before = publish(0)
+    manifest = read_manifest(make_dataset("other", samples={"train": 1}, fields=("image",)).path)
+    with (
+        NewVersion(tmp_path / "out") as new,
+        pytest.raises(BuildError, match=r"nothing was published.* a finite number"),
+    ):
+        new.complete(replace(manifest, statistics={"image": Statistics((np.nan,) * 3, (1.0,) * 3)}))
+    assert current_version(tmp_path / "out") == before
 
 
 def test_a_link_to_another_version_is_set_right_and_what_else_has_that_name_stays(publish, tmp_path):

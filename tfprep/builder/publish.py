@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import reduce
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -171,6 +172,9 @@ def manifest_of(
         statistics=statistics,
         versions=recorded_versions(),
         rejected=sum(len(receipt.rejected) for receipt in receipts),
+        inputs=sha256(
+            "".join([*(receipt.digest for receipt in receipts), *_rejected_lines(receipts)]).encode()
+        ).hexdigest(),
     )
     return replace(manifest, added=kept_fields(before, manifest))
 

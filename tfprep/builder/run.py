@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from tfprep.builder.layout import Layout, placed
 from tfprep.builder.options import (
@@ -71,6 +71,7 @@ def plan_build(
     limit: int | None = None,
     replace: bool = False,
     reshard: bool = False,
+    on_warning: Literal["keep", "reject"] = "keep",
     part: Part | None = None,
 ) -> list[ShardState]:
     """Plan a build without writing anything.
@@ -79,9 +80,7 @@ def plan_build(
       recipe: The recipe, or the path of the Python file that defines `RECIPE`.
       out: The folder of the dataset.
       data: The folder of the raw files.
-      limit: As in `BuildOptions`.
-      replace: As in `BuildOptions`.
-      reshard: As in `BuildOptions`.
+      limit, replace, reshard, on_warning: As in `BuildOptions`.
       part: Look only at the shards of this part.
 
     Returns:
@@ -96,7 +95,8 @@ def plan_build(
     loaded, _ = loaded_recipe(recipe)
     with placed(out) as layout:
         check_folders(root, layout.out)
-        plan = _plan(loaded, root, layout, BuildOptions(limit=limit, reshard=reshard, replace=replace))
+        options = BuildOptions(limit=limit, reshard=reshard, replace=replace, on_warning=on_warning)
+        plan = _plan(loaded, root, layout, options)
         return list(shard_states(plan, layout, part.shards(plan) if part else None))
 
 

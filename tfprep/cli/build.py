@@ -97,7 +97,9 @@ def build_command(
 
         cluster = Ray(address or "auto")
     if explain:
-        planned = {"limit": limit, "replace": replace, "reshard": reshard, "part": chosen}
+        planned = {
+            "limit": limit, "replace": replace, "reshard": reshard, "on_warning": on_warning, "part": chosen,
+        }  # fmt: skip
         _explain(recipe, out, data, planned, as_json, with_size=dry_run)
         return
     options = BuildOptions(

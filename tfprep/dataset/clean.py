@@ -104,8 +104,8 @@ def _find(root: Path, keep: int) -> Leftovers:
         if _OURS.match(name) and name not in needed and f"{name.rpartition('/')[0]}/" not in needed
     ]
     unfinished = [info for info in ours if info.name in started or f"{info.name.rpartition('/')[0]}/" in started]
-    now = time.time()
-    unused = [info for info in ours if info not in unfinished and now - float(info.modified or 0) > AGE_S]
+    now, waiting = time.time(), {info.name for info in unfinished}
+    unused = [info for info in ours if info.name not in waiting and now - float(info.modified or 0) > AGE_S]
     folders = {number: f"{version_folder(Path(), number)}/" for number in older}
     sizes = {n: sum(info.bytes for info in ours if info.name.startswith(folder)) for n, folder in folders.items()}
     return Leftovers(str(root), sizes, tuple(unused), tuple(unfinished))

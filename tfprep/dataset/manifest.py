@@ -23,7 +23,7 @@ import google_crc32c
 import numpy as np
 
 from tfprep.codecs import from_description
-from tfprep.codecs.raw import require_bfloat16
+from tfprep.codecs.raw import RAW_DTYPES, require_bfloat16
 from tfprep.dataset.names import INDEX, LOCATIONS, MANIFEST, check_file_name, check_name
 from tfprep.dataset.plain_json import WrongJsonError, from_json, indented, plain_leaf, wrong
 from tfprep.errors import DatasetError, RecipeError
@@ -152,6 +152,7 @@ class Manifest:
     `classes` and `class_counts` are by field; counts are of variant 0, by split. `files` holds the digests of the published files
     that are not shards, by name: the index, `locations.bin`, the files for TensorFlow Datasets, the rejected samples.
     `within` is the folder of the shards, beside that of the version, such as `shards` at a store; "" for the version's own.
+    `inputs` is the SHA-256 of the keys and contents of all raw files and of what was rejected; "" where no build made the version.
     `imported` is None for a built dataset; where it is not, there is no recipe. `added` holds the fields that models computed, by
     the name that `tfprep fields add` gave them together; None without any.
     """
@@ -170,6 +171,7 @@ class Manifest:
     imported: Imported | None = None
     added: Mapping[str, AddedFields] | None = None
     within: str = ""
+    inputs: str = ""
 
     @property
     def groups(self) -> Mapping[str, AddedFields]:
@@ -421,13 +423,9 @@ def _check_array(spec: FieldSpec, way: str) -> None:
         raise wrong("is 'string' for text and for nothing else", dtype).below(f"{way}.dtype")
     if dtype == "bfloat16":
         require_bfloat16()
-    try:
-        item_bytes = 1 if is_text else np.dtype(dtype).itemsize
-    except TypeError:
-        raise wrong("is a type of NumPy's", dtype).below(f"{way}.dtype") from None
-    is_number = is_text or np.dtype(dtype).kind in "biufc" or dtype == "bfloat16"
-    if not is_number or (not is_text and np.dtype(dtype).name != dtype):
+    if not is_text and dtype not in RAW_DTYPES:
         raise wrong("is the plain name of a type of numbers", dtype).below(f"{way}.dtype")
+    item_bytes = 1 if is_text else np.dtype(dtype).itemsize
     if len(spec.shape) > _MOST_DIMENSIONS:
         raise wrong(f"has at most {_MOST_DIMENSIONS} dimensions", list(spec.shape)).below(f"{way}.shape")
     if math.prod(size for size in spec.shape if size is not None) * item_bytes > _MOST_VALUE_BYTES:

@@ -434,7 +434,14 @@ class NewVersion:
           BuildError: The disk refuses.
           StorageError: The store refuses.
         """
-        self.write(MANIFEST, manifest.to_json())
+        from tfprep.dataset.manifest import parse_manifest  # with the codecs, which not every reader of versions needs
+
+        text = manifest.to_json()
+        try:
+            parse_manifest(text.encode(), self.folder / MANIFEST)
+        except DatasetError as error:
+            raise BuildError(f"nothing was published, because nobody could read it: {error}") from error
+        self.write(MANIFEST, text)
         self.clear()
         with writing(self.folder):
             for name, is_durable in self._names.items():

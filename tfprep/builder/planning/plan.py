@@ -193,10 +193,11 @@ def differing_listings(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[s
         for name in ("kinds", "files", "values", "classes")
         if json.dumps(old[name]) != json.dumps(new[name])  # the order of names counts
     ]
+    before, after = (described.get("on_warning", "keep") for described in (old, new))
+    parts += [f"--on-warning: {before} -> {after}"] if before != after else []
     if parts or old["indexed"] == new["indexed"]:
         return parts
-    firsts = [f"the first {what} of store" for what in old["indexed"] if old["indexed"][what] != new["indexed"][what]]
-    return firsts
+    return [f"the first {what} of store" for what in old["indexed"] if old["indexed"][what] != new["indexed"][what]]
 
 
 # --- shards ---------------------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ from tfprep.pool import NO_ITEM, Mark
 from tfprep.recipe import Recipe
 from tfprep.recipe.file import load_recipe
 from tfprep.records import encode
-from tfprep.records.framing import HEADER_BYTES
+from tfprep.records.framing import HEADER_BYTES, MOST_RECORD
 from tfprep.sources import Entry, Listing, read_files
 from tfprep.storage.local import sync_folder
 from tfprep.storage.store import open_store
@@ -433,6 +433,10 @@ class _Shard:
             if not rows:
                 moments, counts = self._sums(stored, position)
             payload, spans = encode(stored.features)
+            if len(payload) >= MOST_RECORD:
+                raise SampleError(
+                    f"a record of {len(payload):,} bytes; protocol buffers hold less than 2 GiB", stage="encode"
+                )
             digest = image_hash = None  # what belongs to the image, and not to a variant, is in the row of variant 0
             if not rows:
                 digest = raw.image_digest.hex() or None
@@ -504,12 +508,8 @@ def sampled_originals(shards: int) -> int:
 
 
 def _start_digest(task: ShardTask) -> Any:
-    digest = hashlib.sha256(task.fingerprint.encode())
-    for number, reason in sorted(task.skip.items()):
-        digest.update(f"{number} {reason}\n".encode())
-    for name, form in sorted(task.expected.items()):
-        digest.update(f"{name} {form}\n".encode())
-    return digest
+    rules = sorted([*task.skip.items(), *task.expected.items()], key=str)
+    return hashlib.sha256("".join(f"{name} {rule}\n" for name, rule in rules).encode())
 
 
 def _digest_entry(key: str, digest: bytes) -> bytes:
