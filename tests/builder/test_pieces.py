@@ -16,9 +16,9 @@ from tfprep.builder.planning.plan import SHARD_BYTES, _default_shards
 from tfprep.builder.planning.samples import arrange, collect_samples, limit_samples
 from tfprep.builder.shards.shard import sampled_originals
 from tfprep.builder.shards.sums import class_counts, image_moments
-from tfprep.errors import SourceError
+from tfprep.errors import SampleError, SourceError
 from tfprep.seeding import sample_hash
-from tfprep.sources import Entry, Listing
+from tfprep.sources import Entry, Listing, read_files
 
 
 class Numbered:
@@ -86,8 +86,8 @@ def test_default_shards_have_at_most_64_mib_and_divide_among_16_workers(tmp_path
 @pytest.mark.parametrize("classes", [2, 1000])
 @pytest.mark.parametrize("shape", [(), (3,), (40, 50)])
 def test_class_counts_equal_a_direct_count(classes, shape):
-    lowest = 0 if len(shape) == 2 else -1  # A mask has no negative numbers, a label may have them.
-    numbers = np.random.default_rng(0).integers(lowest, classes + 2, shape)
+    numbers = np.array(np.random.default_rng(0).integers(-1, classes + 2, shape))
+    numbers[numbers == classes] = (1 << 63) - 1  # void may be any number
     counts, flat = class_counts(numbers, classes), numbers.reshape(-1).tolist()
     assert all(counts.get(number, 0) == flat.count(number) for number in range(classes))
     assert sum(counts.values()) == sum(0 <= number < classes for number in flat)
@@ -118,6 +118,17 @@ def test_helpers_write_a_listing_as_this_process_does(tmp_path, monkeypatch):
         parts[cpus] = list(samples.write_listing(source.scan(tmp_path), tmp_path, 3))
     assert len(parts[3]) == 16
     assert parts[3] == parts[1]
+
+
+@pytest.mark.parametrize("path", ["a\0b.png", "", "a//3+4//key\0"])
+def test_a_path_that_no_file_has_is_one_path(tmp_path, path):
+    """Its sample is rejected when it is read."""
+    listing = Listing({"image": "image"}, ("image",), (), iter([Entry("key", "train", (path,))]))
+    arranged = arrange(collect_samples(listing, tmp_path, 0), {"train": 1})
+    ((_, (shown,), *_),) = arranged.samples("train", 0)
+    assert "\0" not in shown
+    with pytest.raises(SampleError):
+        read_files(tmp_path, ("image",), Entry("key", "train", (shown,)))
 
 
 COUNTS = "whose files are ('image',) and values ('label',)"

@@ -115,6 +115,7 @@ def test_variant_zero_is_unaugmented_and_others_depend_only_on_key_and_number():
         *(({"label": "label"}, {"label": n}, f"class {n} is outside the list of 2 classes") for n in (-1, 2, 900)),
         ({"mask": "mask"}, {"mask": encoded(np.full((8, 8), 255, np.uint8))}, "class 255 is outside the list of 2"),
         ({"age": "scalar"}, {"age": None}, "the listing has no value for it"),
+        ({"label": "label"}, {"label": 0.75}, "a label is a class number, or a list of them, not 0.75"),
     ],
 )
 def test_a_value_that_cannot_be(kinds, raw, message):
@@ -127,6 +128,12 @@ def test_a_value_that_cannot_be(kinds, raw, message):
         assert stored(raw, kinds, {name: ("a", "b")}, store=store, fill={"mask": 255}), "the fill value is allowed"
     if name == "label":
         assert stored({"label": 1}, kinds, {name: ("a", "b")}, store=store)[0].values["label"] == 1
+
+
+def test_an_image_with_nan_is_not_stored():
+    """It would have no mean, and the manifest holds no NaN."""
+    with pytest.raises(SampleError, match="the image holds NaN or infinity"):
+        stored({"image": np.full((2, 2, 3), np.nan, np.float32)}, {"image": "image"})
 
 
 ORIGINAL = {"kinds": {"image": "image"}, "store": {"image": codecs.Original()}, "pixels": False}

@@ -112,6 +112,13 @@ def test_what_cannot_be_read_has_a_reason(payload, reason):
         find_features(payload)
 
 
+def test_floats_are_not_joined_of_parts_of_two_packs():
+    payload = b"\x0a\x11\x0a\x0f\x0a\x01b\x12\x0a\x12\x08\x0a\x03\x00\x00\x80\x0a\x01\x3f"
+    for parse in (tf.train.Example.FromString, decode, find_features):
+        with pytest.raises(Exception, match=r"(?i)error parsing|not a tf\.train\.Example|not packed into one piece"):
+            parse(payload)
+
+
 @pytest.mark.parametrize("place", [2, 4, 7, 9, 11], ids=["entry", "name", "feature", "list", "value"])
 def test_a_field_of_number_0_is_an_error_as_of_tensorflow(place):
     """The name of a feature, or its value, would be lost without it."""

@@ -1,9 +1,10 @@
 """Receipts: what became of a shard. One is written when all files of the shard are complete, and a build continues from them.
 
-A receipt holds two digests. `digest` covers the keys of the samples and the content of their sources: shards of equal fingerprints
-and digests have equal bytes. `signature` covers the fingerprint, and size and modification time of each source in place of its
-content, so it is compared without reading a file. If it is equal, the shard is up to date; if not, the content decides. `identity` also tells a file from another of the same size and time that took its place (`mv`, archives with fixed times): it
-covers inodes and the times at which those changed. It is compared only within one file system, because copies differ.
+A receipt holds two digests. `digest` covers the keys of the samples and the content of their sources: shards of equal
+fingerprints and digests have equal bytes. `signature` covers the fingerprint, and size and modification time of each source in
+place of its content, so it is compared without reading a file. If it is equal, the shard is up to date; if not, the content
+decides. `identity` also tells a file from another of the same size and time that took its place (`mv`, archives with one time):
+it covers inodes and the times at which those changed. It is compared only within one file system, because copies differ.
 
 Both files of a shard end with a line that holds the SHA-256 of the line before. Damage costs that the shard is built again.
 

@@ -152,7 +152,7 @@ class Manifest:
     `classes` and `class_counts` are by field; counts are of variant 0, by split. `files` holds the digests of the published files
     that are not shards, by name: the index, `locations.bin`, the files for TensorFlow Datasets, the rejected samples.
     `within` is the folder of the shards, beside that of the version, such as `shards` at a store; "" for the version's own.
-    `inputs` is the SHA-256 of the keys and contents of all raw files and of what was rejected; "" where no build made the version.
+    `inputs` is the SHA-256 of the keys and contents of all raw files, and of what was rejected; "" where it is not of a build.
     `imported` is None for a built dataset; where it is not, there is no recipe. `added` holds the fields that models computed, by
     the name that `tfprep fields add` gave them together; None without any.
     """

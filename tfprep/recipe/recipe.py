@@ -180,7 +180,7 @@ class Recipe:
         if split is not None:
             described["variants"] = self.variants_of(split)
             for name in ("decoders", "multi_hot"):
-                declared = getattr(self.source, name, tuple)()
+                declared: Any = getattr(self.source, name, tuple)()
                 described |= {name: description.describe(declared)} if declared else {}
         return {**described, "code": description.code()}
 

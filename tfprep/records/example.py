@@ -235,12 +235,13 @@ def _list_of(payload: Payload, start: int, stop: int) -> tuple[int, int, int]:
 
 def _values(view: memoryview, kind: int, start: int, stop: int) -> Decoded:
     items = [view[first:end] for number, first, end in _items(view, kind, start, stop) if number == 1]
-    if kind == FLOAT:  # packed, or one by one
-        return np.frombuffer(b"".join(map(bytes, items)), "<f4").astype(np.float32)
-    if kind == INT64:
-        numbers = [_varints(np.frombuffer(item, np.uint8)) for item in items]
-        return np.concatenate([np.empty(0, np.int64), *numbers])
-    return [bytes(item) for item in items]
+    if kind not in (FLOAT, INT64):
+        return [bytes(item) for item in items]
+    # Numbers are packed, or one by one.
+    numbers = (
+        np.frombuffer(item, "<f4") if kind == FLOAT else _varints(np.frombuffer(item, np.uint8)) for item in items
+    )
+    return np.concatenate([np.empty(0, np.float32 if kind == FLOAT else np.int64), *numbers])
 
 
 def _items(view: Payload, kind: int, start: int, stop: int) -> Iterator[tuple[int, int, int]]:

@@ -408,7 +408,7 @@ def _rows(chunk: _Chunk, root: Path, seed: int) -> Written:
     stats = [_stat(states, files) for files in of_files]
     columns = (
         [key.encode() for key in keys],
-        [SEPARATOR.join(files).encode("utf-8", "surrogateescape") for files in of_files],
+        [_files_text(files).encode("utf-8", "surrogateescape") for files in of_files],
         [_values_text(values) for values in of_values],
         [stat.encode() for stat, *_ in stats],
     )
@@ -429,6 +429,13 @@ def _rows(chunk: _Chunk, root: Path, seed: int) -> Written:
 
 def _digests(texts: Iterable[bytes]) -> Array:
     return np.frombuffer(b"".join([blake2b(text, digest_size=8).digest() for text in texts]), "<u8")
+
+
+def _files_text(files: Sequence[str]) -> str:
+    text = SEPARATOR.join(files)
+    if files and (not text or text.count(SEPARATOR) >= len(files)):  # paths that no file has: the sample is rejected
+        text = SEPARATOR.join(path.replace(SEPARATOR, "\\0") or "." for path in files)
+    return text
 
 
 def _values_text(values: Sequence[Any]) -> bytes:

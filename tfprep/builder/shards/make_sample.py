@@ -206,7 +206,11 @@ class SampleMaker:
                     value = file if isinstance(file, bytes) and images.keeps_original(file) else value
                 for suffix, feature in codec.encode(value).items():
                     features[name + suffix] = feature
-                specs[name] = codec.spec(self.all_kinds[name], value)
+                specs[name] = spec = codec.spec(self.all_kinds[name], value)
+                if spec.kind == "image" and spec.dtype.startswith("float") and not np.isfinite(value).all():
+                    raise SampleError(
+                        "the image holds NaN or infinity, so that it has no mean; repair it, or leave it out"
+                    )
         return Stored(features, specs, sample)
 
 
@@ -230,6 +234,8 @@ def _decode_field(value: Any, kind: Kind, reduced: int) -> Any:
         raise SampleError("the listing has no value for it")
     dtype = {"label": np.int64, "boxes": np.float32, "points": np.float32}.get(kind)
     array = np.asarray(value, dtype)
+    if kind == "label" and array.tolist() != np.asarray(value).tolist():
+        raise SampleError(f"a label is a class number, or a list of them, not {value!r}")
     return array.reshape(-1, 4) if kind == "boxes" else array
 
 

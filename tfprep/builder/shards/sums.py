@@ -146,7 +146,8 @@ def class_counts(value: Any, classes: int) -> dict[int, int]:
     """Count how often each class occurs in a label (or several), or in the pixels of a mask; other numbers are left out."""
     numbers = np.asarray(value).reshape(-1)
     if numbers.size > _FEW:
-        counts = np.bincount(numbers.astype(np.int64), minlength=classes)[:classes]
+        numbers = numbers[(numbers >= 0) & (numbers < classes)]  # void may be -1, or 2^32 - 1
+        counts = np.bincount(numbers.astype(np.int64), minlength=classes)
         return {number: int(counts[number]) for number in np.flatnonzero(counts).tolist()}
     few: dict[int, int] = {}
     for number in numbers.tolist():
