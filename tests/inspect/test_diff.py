@@ -76,6 +76,15 @@ def test_a_change_of_the_recipe_is_told_from_one_of_the_files(before, tmp_path, 
     assert counts(difference) == {"recipe_changed": 12}, "variant 0 is not augmented, and val has no other"
 
 
+def test_other_class_names_are_a_difference(make_dataset):
+    """The numbers in the records are the same, and mean something else."""
+    one, other = (make_dataset(name, samples={"train": 2}, fields=["label"]) for name in ("one", "other"))
+    other.seal(lambda document: document["classes"].update(label=["dog", "cat", "owl"]))
+    difference = compare(open_dataset(one.path), open_dataset(other.path))
+    assert not difference.equal
+    assert list(difference.fields) == ["label"]
+
+
 def test_moves_between_splits(before, tmp_path, build_folder):
     def at(seed):
         return sources.Folder("*/{label}/**", splits=sources.Fractions(train=0.5, val=0.5, seed=seed))

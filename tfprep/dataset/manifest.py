@@ -96,6 +96,14 @@ class FieldInfo:
     codec: Mapping[str, Any]
     follows: tuple[str, ...] = tuple(sorted(EFFECTS))
 
+    def __str__(self) -> str:
+        """The field for people, such as `image of uint8 [? x ? x 3], jpeg (quality 95, subsampling 420)`."""
+        options = ", ".join(
+            f"{key} {value}" for key, value in self.codec.items() if key != "codec" and value is not None
+        )
+        codec = f"{self.codec['codec']} ({options})" if options else self.codec["codec"]
+        return f"{self.spec.kind} of {self.spec.dtype} [{self.spec.sides}], {codec}"
+
 
 @dataclass(frozen=True)
 class Statistics:

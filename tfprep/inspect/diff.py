@@ -7,8 +7,10 @@ tool wrote nothing but the records is known: a record that differs is a sample w
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -158,13 +160,10 @@ def _unequal(old: Mapping[str, Any], new: Mapping[str, Any], absent: Any) -> dic
 
 
 def _field_texts(data: Dataset) -> dict[str, str]:
-    """What each field is; of fields that a model computed also a digest of their values."""
-    added = data.manifest.groups
-    computed = {name: f", computed as {entry.sha256[:12]}" for entry in added.values() for name in entry.fields}
-    texts = {}
-    for name, info in data.infos.items():
-        spec, codec = info.spec, info.codec
-        options = ", ".join(f"{key} {value}" for key, value in codec.items() if key != "codec" and value is not None)
-        stored = f"{codec['codec']} ({options})" if options else codec["codec"]
-        texts[name] = f"{spec.kind} of {spec.dtype} [{spec.sides}], {stored}{computed.get(name, '')}"
+    """What each field is, with a digest of its class names; of fields that a model computed also one of their values."""
+    added, texts = data.manifest.groups, {name: f"{info}" for name, info in data.infos.items()}
+    for name in data.classes.keys() & texts.keys():
+        texts[name] += f", classes named as {sha256(json.dumps(data.classes[name]).encode()).hexdigest()[:12]}"
+    for entry in added.values():
+        texts |= {name: f"{texts[name]}, computed as {entry.sha256[:12]}" for name in entry.fields}
     return texts

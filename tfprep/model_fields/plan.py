@@ -102,7 +102,7 @@ class FieldsPlan:
     def tasks(self) -> list[FieldsTask]:
         """The tasks, by split, variant and shard."""
         tasks, imported = [], self.data.manifest.imported
-        reading = {name: str(self.data.manifest.fields.get(name)) for name in self.fields.inputs}
+        reading = {name: repr(self.data.manifest.fields.get(name)) for name in self.fields.inputs}
         if imported is not None:
             reading |= {f"feature of {name}": imported.features.get(name, "") for name in self.fields.inputs}
         how = hashlib.sha256(json.dumps(reading, sort_keys=True).encode()).hexdigest()[:16]

@@ -122,6 +122,7 @@ def test_names(tmp_path):
         ([b"GIF89a" + bytes(20) + b"\xff"], "strings of 27 to 27 bytes that are neither text, JPEG nor PNG"),
         ([bytes(range(6)), bytes(6)], "neither text, JPEG nor PNG"),  # a mask of few classes is UTF-8
         ([b"\xc3", b"\xb6"], "neither text, JPEG nor PNG"),  # together they are one letter
+        ([image_bytes(RNG, (6, 7)), b"a", b"b"], "neither text, JPEG nor PNG"),
         ([[b"a", b"\xff"]], "lists of byte strings that are neither text"),
         ([1, 1.5], "float in 1 records and int64 in 1 records"),
     ],
@@ -176,6 +177,15 @@ def test_boxes_are_of_the_declared_form(tmp_path, index_as):
     index_as({"xmin": {"kind": "boxes", "format": "xyxy"}}, tmp_path / "sides")
     (sample,) = tfprep.open(tmp_path / "sides").samples("train")
     np.testing.assert_array_equal(sample["boxes"], boxes / 9)
+
+
+def test_what_a_declaration_said_is_not_lost_without_a_word(tmp_path, index_as):
+    write(tmp_path / "a.tfrecord", [serialized({"kind": 1, "bbox": np.arange(8.0)})])
+    for form in ("xyxy", "yxyx"):
+        changed = index_as({"kind": {"classes": ["cat", "dog"]}, "bbox": {"kind": "boxes", "format": form}}).changed
+    assert [text.split(" was ")[0] for text in changed] == ["bbox"]
+    changed = index_tfrecords(str(tmp_path / "a.tfrecord"), "train").changed
+    assert any("kind has other class names, or none any more" in text for text in changed)
 
 
 BOXES = {"kind": "boxes", "format": "xyxy"}
@@ -390,7 +400,8 @@ def test_new_shards_may_change_shapes(tmp_path):
     write(tmp_path / "1.tfrecord", [serialized({"n": [7, 8], "new": 1.5})])
     report = index(tmp_path)
     assert report.changed == (
-        "new is new", "n was int64 [], it is int64 [None]", "text was string [], it is string [None]",
+        "new is new", "n was scalar of int64 [-], scalar, it is scalar of int64 [?], scalar",
+        "text was text of string [-], text, it is text of string [?], texts",
     )  # fmt: skip
     samples = read_all(tmp_path)
     assert [sample["n"].tolist() for sample in samples] == [[0], [1], [2], [3], [4], [7, 8]]

@@ -159,6 +159,16 @@ def check_mirrored(boxes, before, size, after):
     return len(boxes)
 
 
+@pytest.mark.parametrize("name", ["image/object/keypoint/x", "landmarks/nose_y", "face/y"])
+def test_places_by_the_names_that_other_tools_give_them_are_refused_by_geometry(tmp_path, name):
+    values = {"image": image_bytes(np.random.default_rng(3), (10, 12)), name: [1, 2], "y": 1}
+    write(tmp_path / "0.tfrecord", [serialized(values)])
+    index_tfrecords(str(tmp_path / "0.tfrecord"), "train")
+    with pytest.raises(LoaderError, match=f"cannot follow the images: declare '{name}'"):
+        tfprep.open(tmp_path).numpy_loader("train", 1, geometry=[augment.Flip()])
+    tfprep.open(tmp_path).numpy_loader("train", 1, geometry=[augment.Flip()], fields=["image", "y"])
+
+
 def test_numbers_whose_place_is_not_known_are_refused_by_geometry(tmp_path):
     rng = np.random.default_rng(3)
     image = image_bytes(rng, (10, 12))
@@ -183,6 +193,37 @@ def test_numbers_whose_place_is_not_known_are_refused_by_geometry(tmp_path):
     batch = next(iter(tfprep.open(tmp_path).numpy_loader("train", 4, **options)))
     first = tf.io.parse_single_example(payloads[0], {"keypoints": tf.io.FixedLenFeature([3, 2], tf.float32)})
     np.testing.assert_allclose(batch["keypoints"][0], first["keypoints"] * 2, atol=1e-5)
+
+
+def test_lists_of_as_many_rows_as_boxes_lose_the_rows_of_boxes_that_are_cut_away(tmp_path):
+    """Their features are named without a common group. Where all have equally many boxes, nothing tells."""
+    image, declared = image_bytes(np.random.default_rng(4), (40, 40)), tmp_path / "declared.json"
+    declared.write_text(json.dumps({"bbox": {"kind": "boxes", "format": "xyxy"}, "vectors": {"shape": [None, 2]}}))
+
+    def indexed(name, counts):
+        payloads = []
+        for count in counts:
+            corners = np.arange(count, dtype=np.float32)[:, None] * 10 + [0, 0, 10, 10]
+            payloads.append(serialized({
+                "image": image, "bbox": corners, "labels": np.arange(count), "names": [b"%d" % n for n in range(count)],
+                "vectors": np.repeat(np.arange(count, dtype=np.float32), 2), "rgb": np.arange(3),
+            }))  # fmt: skip
+        write(tmp_path / name, payloads)
+        index_tfrecords(str(tmp_path / name), "train", tmp_path / f"{name}-index", features=declared)
+        return tfprep.open(tmp_path / f"{name}-index")
+
+    options = {"geometry": [augment.CenterCrop(20, 20)], "training": False}
+    counts = (4, 3, 0)
+    (batch,) = indexed("ragged", counts).numpy_loader("train", 3, **options)
+    for row, count in enumerate(counts):
+        seen = [n for n in range(count) if 0 < n < 3]
+        assert batch["bbox"][row][:, 0].tolist() == [10.0 * n - 10 for n in seen]
+        assert batch["labels"][row].tolist() == seen
+        assert list(batch["names"][row]) == [f"{n}" for n in seen]
+        assert batch["vectors"][row].tolist() == [[n, n] for n in seen]
+    assert batch["rgb"].tolist() == [[0, 1, 2]] * 3
+    with pytest.raises(LoaderError, match=r"does not say which of .*rgb.* have a row for each box"):
+        indexed("fixed", (3, 3)).numpy_loader("train", 2, **options)
 
 
 def in_rows(batches):

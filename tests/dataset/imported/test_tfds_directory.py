@@ -26,6 +26,7 @@ def sample(rng, number):
         "image": rng.integers(0, 256, (height, width, 3), np.uint8),
         "gray": rng.integers(0, 256, (8, 8, 1), np.uint8),
         "segmentation_mask": rng.integers(0, 5, (height, width, 1), np.uint8),
+        "classes_label": rng.integers(0, 3, (height, width, 1), np.uint8),
         "labeled": rng.integers(0, 3, (height, width, 1), np.uint8),
         "label": number % 3,
         "file_name": f"f{number}",
@@ -37,6 +38,8 @@ def sample(rng, number):
             {"bbox": tfds.features.BBox(0.1, 0.2, 0.3, 0.4 + box / 9), "label": box, "name": f"n{box}"}
             for box in range(boxes)
         ],
+        "in_pixels": tfds.features.BBox(1, 2, 3, 4 + number),
+        "corners": np.array([1, 2, 3, 4]),
         "three": [number, number + 1, number + 2],
         "video": rng.integers(0, 256, (2, 8, 8, 3), np.uint8),
     }
@@ -57,6 +60,7 @@ def folder(tmp_path_factory):
                 "image": features.Image(shape=(None, None, 3)),
                 "gray": features.Image(shape=(8, 8, 1), encoding_format="png"),
                 "segmentation_mask": features.Image(shape=(None, None, 1), use_colormap=True, encoding_format="png"),
+                "classes_label": features.Image(shape=(None, None, 1), encoding_format="png"),
                 "labeled": features.LabeledImage(labels=["sky", "road", "car"], shape=(None, None, 1)),
                 "label": features.ClassLabel(names=["cat", "dog", "owl"]),
                 "file_name": features.Text(),
@@ -65,6 +69,8 @@ def folder(tmp_path_factory):
                 "bytes": features.Tensor(shape=(2, 3), dtype=np.float64, encoding="bytes"),
                 "zlib": features.Tensor(shape=(2, 3), dtype=np.float32, encoding="zlib"),
                 "objects": features.Sequence(objects),
+                "in_pixels": features.BBoxFeature(bbox_format="YXYX"),
+                "corners": features.BBoxFeature(bbox_format="XYXY"),
                 "three": features.Sequence(np.int64, length=3),
                 "video": features.Video(shape=(None, 8, 8, 3)),
             }
@@ -88,6 +94,7 @@ def folder(tmp_path_factory):
 def test_values_names_shapes_and_classes(folder):
     report = index_tfrecords(folder)
     left_out = report.manifest.imported.left_out
+    assert left_out.pop("corners").startswith("boxes of the form XYXY, whose order is not known; declare it")
     assert left_out == {
         "video": "a Video of TensorFlow Datasets",
         "zlib": "a tensor in TensorFlow Datasets' encoding 'zlib'",
@@ -96,13 +103,14 @@ def test_values_names_shapes_and_classes(folder):
     assert {name: split.samples for name, split in data.splits.items()} == {"train": 30, "test": 7}
     assert list(data.class_names) == ["cat", "dog", "owl"]
     assert data.manifest.classes["labeled"] == ("sky", "road", "car")
-    assert data.manifest.recipe == {"row_fields": {"objects_bbox": ["objects_label", "objects_name"]}}
+    rows = {"objects_bbox": ["objects_label", "objects_name"], "in_pixels": []}
+    assert data.manifest.recipe == {"row_fields": rows}
     shapes = {name: (spec.kind, spec.shape) for name, spec in data.fields.items()}
     assert shapes == {
         "image": ("image", (None, None, 3)), "gray": ("image", (8, 8, 1)), "segmentation_mask": ("mask", (None, None)),
         "label": ("label", ()), "file_name": ("text", ()), "matrix": ("scalar", (3, 2)), "flag": ("scalar", ()),
-        "bytes": ("scalar", (2, 3)), "objects_bbox": ("boxes", (None, 4)),
-        "labeled": ("mask", (None, None)), "objects_label": ("scalar", (None,)),
+        "bytes": ("scalar", (2, 3)), "objects_bbox": ("boxes", (None, 4)), "in_pixels": ("boxes", (1, 4)),
+        "labeled": ("mask", (None, None)), "classes_label": ("mask", (None, None)), "objects_label": ("scalar", (None,)),
         "objects_name": ("text", (None,)), "three": ("scalar", (3,)),
     }  # fmt: skip
     theirs = tfds.builder_from_directory(str(folder)).as_dataset(split="train", shuffle_files=False)
@@ -114,12 +122,13 @@ def test_values_names_shapes_and_classes(folder):
     for mine, other in zip(ours, theirs.as_numpy_iterator(), strict=True):
         for name in ("image", "gray", "label", "matrix", "flag", "bytes", "three"):
             assert np.array_equal(mine[name], other[name]), name
-        assert np.array_equal(mine["segmentation_mask"], other["segmentation_mask"][..., 0])
+        for name in ("segmentation_mask", "labeled", "classes_label"):
+            assert np.array_equal(mine[name], other[name][..., 0]), name
         assert mine["file_name"].encode() == other["file_name"]
         height, width = other["image"].shape[:2]
         yxyx = other["objects"]["bbox"].reshape(-1, 4) * np.array([height, width, height, width], np.float32)
         np.testing.assert_allclose(mine["objects_bbox"], yxyx[:, [1, 0, 3, 2]], rtol=1e-6)
-        assert np.array_equal(mine["labeled"], other["labeled"][..., 0])
+        assert np.array_equal(mine["in_pixels"], other["in_pixels"][[[1, 0, 3, 2]]])
         assert np.array_equal(mine["objects_label"], other["objects"]["label"])
         assert [name.encode() for name in mine["objects_name"]] == other["objects"]["name"].tolist()
     cats = data.numpy_loader(

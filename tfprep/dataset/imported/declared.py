@@ -119,12 +119,17 @@ def _leaf(kind: str, raw: Mapping[str, Any], folder: Path, name: str, outer: Sha
     encoding, dtype = str(options.get("encoding") or "none").lower(), str(options.get("dtype", "uint8"))
     shape = tuple(None if int(size) < 0 else int(size) for size in (options.get("shape") or {}).get("dimensions", []))
     is_image, reason = kind in ("Image", "LabeledImage"), ""
+    box_form = str(options.get("bboxFormat", "")) if "boundingBox" in raw else "REL_YXYX"  # that of earlier versions
     if outer.count(None) > 1:
         reason = "a sequence of sequences, which TensorFlow Datasets stores as several features"
     elif is_image and (outer or dtype not in ("uint8", "uint16")):
         reason = "images in a sequence, or of numbers that TensorFlow Datasets packs into four channels"
     elif not is_image and kind not in ("ClassLabel", "Text", "Scalar", "Tensor", "BBoxFeature"):
         reason = f"a {kind} of TensorFlow Datasets"
+    elif kind == "BBoxFeature" and box_form not in ("REL_YXYX", "YXYX"):  # of others it stores x or y first
+        reason = (
+            f"boxes of the form {box_form or 'that is not said'}, whose order is not known; declare it with --features"
+        )
     elif not is_image and encoding != "none" and (encoding != "bytes" or outer):
         reason = f"a tensor in TensorFlow Datasets' encoding {encoding!r}"
     if reason:
@@ -132,11 +137,11 @@ def _leaf(kind: str, raw: Mapping[str, Any], folder: Path, name: str, outer: Sha
     classes = _class_names(folder, name) if kind in ("ClassLabel", "LabeledImage") else ()
     if is_image:
         is_mask = kind == "LabeledImage" or options.get("useColormap") is True
-        return Declared("mask" if is_mask else "image", shape, classes=classes)
+        return Declared("mask" if is_mask else None, shape, classes=classes)  # an Image may hold class numbers
     if kind == "ClassLabel":
         return Declared(None if outer else "label", outer, classes=classes)
     if kind == "BBoxFeature":
-        return Declared("boxes", (*outer, 4), format="rel_yxyx")
+        return Declared("boxes", (*outer, 4), format=box_form.lower())
     return Declared("scalar", shape, dtype) if encoding == "bytes" else Declared(None, (*outer, *shape))
 
 

@@ -140,9 +140,11 @@ def _changes(old: Manifest | None, new: Manifest) -> Iterator[str]:
         return
     yield from (f"{name} is new" for name in new.fields if name not in old.fields)
     yield from (f"{name} is not a field any more" for name in old.fields if name not in new.fields)
-    for name, info in new.fields.items():
-        if name in old.fields and (was := old.fields[name].spec) != (spec := info.spec):
-            yield f"{name} was {was.dtype} {list(was.shape)}, it is {spec.dtype} {list(spec.shape)}"
+    for name in (name for name in new.fields if name in old.fields):
+        if (was := f"{old.fields[name]}") != (now := f"{new.fields[name]}"):
+            yield f"{name} was {was}, it is {now}"
+        if old.classes.get(name) != new.classes.get(name):
+            yield f"{name} has other class names, or none any more (--features names them)"
     for group in old.groups.keys() - new.groups.keys():
         yield f"the added fields {group!r} are gone, because shards changed: run tfprep fields add again"
 

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from tfprep.dataset.imported.schema import BOX_SIDES, LONGEST_VALUE, UNREADABLE, FeatureSummary
 from tfprep.dataset.imported.shards import Shard, current
+from tfprep.dataset.index import numpy_column
 from tfprep.dataset.manifest import digest_of
 from tfprep.dataset.plain_json import from_json, with_digest, without_digest
 from tfprep.errors import DatasetError, TfprepError
@@ -113,7 +114,7 @@ def _value(name: bytes, payload: bytes, span: Span) -> _Value:
         height, width, form = header.height, header.width, f"{header.format} {header.channels} {header.bits}"
         if not 0 < height * width <= MAX_PIXELS:
             height, width, form = 0, 0, UNREADABLE
-        return _Value(form, height, width, text=text)
+        return _Value(form, height, width, is_text=False, text=text)
     if kind == BYTES:
         strings = (payload[at:end] for _, _, at, end in example.fields(payload, start, start + size))
         return _Value(is_text=all(map(_is_text, strings)))
@@ -287,7 +288,7 @@ def _scan(records: Iterator[Found], part: BinaryIO, mark: Mark) -> Scanned:
 # --- part files -------------------------------------------------------------------------------------------------------
 
 
-_VERSION = 10
+_VERSION = 11
 
 
 def part_of(shard: Shard, folder: Path) -> Path:
@@ -324,11 +325,15 @@ def read_part(shard: Shard, folder: Path) -> Iterator[tuple[pa.Table, pa.Table]]
 def summarize(shards: Iterable[Shard], folder: Path) -> dict[str, FeatureSummary]:
     """Return the summary of each feature over the records of all part files."""
     ranges = [(name, "min_max") for name in ("count", "value_size", "height", "width")]
-    summaries: dict[str, FeatureSummary] = {}
+    summaries, draws = dict[str, FeatureSummary](), np.random.default_rng(0)
     for shard in shards:
-        for _, features in read_part(shard, folder):
-            rows = features.group_by(["feature", "kind", "form"], use_threads=False)
-            rows = rows.aggregate([("offset", "count"), ("is_text", "all"), ("greatest", "max"), *ranges])
+        for records, features in read_part(shard, folder):
+            weights = draws.integers(1 << 31, size=len(records))[numpy_column(features["record"])]
+            weighed = features.append_column("weighed", pa.array(weights * numpy_column(features["count"])))
+            rows = weighed.group_by(["feature", "kind", "form"], use_threads=False)
+            rows = rows.aggregate(
+                [("offset", "count"), ("is_text", "all"), ("greatest", "max"), ("weighed", "sum"), *ranges]
+            )
             for row in rows.to_pylist():
                 summaries.setdefault(row["feature"], FeatureSummary()).add(row)
     return summaries

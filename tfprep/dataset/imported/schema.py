@@ -24,8 +24,11 @@ from tfprep.fields import RASTER_KINDS, FieldSpec, Kind, field_name_fault
 
 _RESERVED = {*schema((), None).names, "label_"}
 """Columns of an index that are not fields, and a name for what is called `label` beside labels."""
-_MASK_WORDS = {"mask", "masks", "segmentation", "annotation", "annotations", "seg"}
-BOX_WORDS = {"bbox", "bboxes", "box", "boxes", "xmin", "ymin", "xmax", "ymax", "keypoints", "polygon"}
+_MASK_WORDS = {"mask", "masks", "segmentation", "annotation", "annotations", "seg", "label", "labels"}
+_PLACE_WORDS = {
+    *("bbox", "bboxes", "box", "boxes", "xmin", "ymin", "xmax", "ymax", "polygon", "polygons", "contour", "contours"),
+    *("keypoint", "keypoints", "landmark", "landmarks", "corner", "corners"),
+}
 _ROWS: Mapping[Kind, int] = {"boxes": 4, "points": 2}
 """The kinds that a list of numbers may be declared as, with the numbers in a row of it."""
 _MOST_SHARE = 2
@@ -51,13 +54,15 @@ class FeatureSummary:
         images: The number of records by what the header of the image says: "jpeg 3 8" for three channels of 8 bits.
         is_text: Whether all its strings are text.
         greatest: The greatest number of a feature whose name is one of boxes, rounded up; 0 for others.
+        weighed: The sum of its "count" times a random number of the record: equal sums mean that every record has as
+            many values of one feature as of the other.
         ranges: The least and the greatest "count" of values in a record, "value_size" (bytes of a value, or of all numbers of a
             record), and "height" and "width" of readable images.
     """
 
     def __init__(self) -> None:
         self.kinds, self.images = Counter[str](), Counter[str]()
-        self.is_text, self.greatest = True, 0
+        self.is_text, self.greatest, self.weighed = True, 0, 0
         self.ranges: dict[str, tuple[int, int]] = {}
 
     def add(self, row: Mapping[str, Any]) -> None:
@@ -65,6 +70,7 @@ class FeatureSummary:
         kind, form, records = row["kind"], row["form"], row["offset_count"]
         self.kinds[kind] += records
         self.is_text, self.greatest = self.is_text and row["is_text_all"], max(self.greatest, row["greatest_max"])
+        self.weighed += row["weighed_sum"]
         names = ["count", "value_size"]
         if form:
             self.images[form] += records
@@ -102,7 +108,7 @@ class IndexedField:
         required: Whether a record without it is left out.
         classes: The names of a label's classes.
         fixed: Whether its numbers are places in the image in a form that is not known, so that they cannot follow geometry.
-        rows: For boxes, the names of the fields with one value per box.
+        rows: For boxes, the names of the fields with a row per box; None where that is not known.
         note: What a user should know about it; "" for nothing.
     """
 
@@ -114,7 +120,7 @@ class IndexedField:
     required: bool = False
     classes: tuple[str, ...] = ()
     fixed: bool = False
-    rows: tuple[str, ...] = ()
+    rows: tuple[str, ...] | None = None
     note: str = ""
 
 
@@ -227,10 +233,11 @@ def _numbers(
         if shape[1:] != (size,):
             raise DatasetError(f"{feature!r} is declared as {kind}, whose shape is [null, {size}], not {list(shape)}")
     shape = _found_shape(counts) if shape is None else _declared_shape(feature, shape, counts)
-    is_named = known.kind == "label" or bool(known.classes) or last == "label"
-    if is_named and summary.kind == "int64" and shape == ():
+    is_label = known.kind == "label" or bool(known.classes) or last == "label"
+    if is_label and summary.kind == "int64" and shape == ():
         kind = "label"
-    is_place = kind == "scalar" and bool(BOX_WORDS & set(re.split(r"[^a-z]+", feature.lower())))
+    is_named = feature.endswith(("/x", "/y")) or bool(_PLACE_WORDS & set(re.split(r"[^a-z]+", feature.lower())))
+    is_place = kind == "scalar" and is_named
     return IndexedField(
         name, feature, FieldSpec(kind, shape, _DTYPES[summary.kind]), Scalar().describe(),
         column=counts[1] <= 1, classes=known.classes if summary.kind == "int64" else (), fixed=is_place,
@@ -246,7 +253,7 @@ def _with_boxes(
     Shares of the image and numbers in pixels are told apart by the greatest number, unless the form is declared.
     """
     by_feature = {item.feature: item for item in fields}
-    kept, image = list(fields), sized_raster(fields, summaries)
+    kept, image, groups = list(fields), sized_raster(fields, summaries), dict[str, tuple[str, int | None, int]]()
     for item in fields:
         prefix, slash, side = item.feature.rpartition("/")
         form = declared.get(item.feature, Declared()).format
@@ -266,16 +273,38 @@ def _with_boxes(
         kept = [field for field in kept if field not in parts]
         while any({name, f"{name}_offset", f"{name}_size"} & {field.name} for field in kept):
             name += "_"
-        rows = [
-            field.name
-            for field in kept
-            if above and field.feature.startswith(f"{above}/") and field.spec.shape == (axis,)
-        ]
+        groups[name] = above, axis, summaries[item.feature].weighed // (4 if len(parts) == 1 else 1)
         codec = Boxes([part.feature for part in parts], form, image or "" if form.startswith("rel_") else "")
         note = f"x0, y0, x1, y1 in pixels, of {form} in {prefix or item.feature}"
         spec = FieldSpec("boxes", (axis, 4), "float32")
-        kept.append(IndexedField(name, item.feature, spec, codec.describe(), rows=tuple(rows), note=note))
-    return kept
+        kept.append(IndexedField(name, item.feature, spec, codec.describe(), note=note))
+    return [
+        replace(field, rows=_rows_of(kept, *groups[field.name], summaries)) if field.name in groups else field
+        for field in kept
+    ]
+
+
+def _rows_of(
+    fields: Iterable[IndexedField], group: str, boxes: int | None, weighed: int, summaries: Mapping[str, FeatureSummary]
+) -> tuple[str, ...] | None:
+    """Return the names of the fields with a row per box; `boxes` and `weighed` are the number of boxes, as a side and as a sum.
+
+    Lists of the same group have one, and those that have as many rows as boxes in every record. Where that number never differs,
+    it says nothing of a list of another group: None.
+    """
+    rows = []
+    for field in fields:
+        if field.spec.kind in (*RASTER_KINDS, "boxes") or not field.spec.shape:
+            continue
+        length, *width = field.spec.shape
+        is_equal = summaries[field.feature].weighed == weighed * prod(side or 1 for side in width)
+        if group and field.feature.startswith(f"{group}/") and not width and (is_equal or length is None):
+            rows.append(field.name)
+        elif (is_equal and length is not None) or (field.codec["codec"] == "raw" and length == boxes):
+            return None
+        elif is_equal:
+            rows.append(field.name)
+    return tuple(rows)
 
 
 # --- strings ------------------------------------------------------------------------------------------------------------
@@ -340,7 +369,7 @@ def _image(name: str, feature: str, summary: FeatureSummary, known: Declared) ->
         declared = f"{known.dtype or dtype} {list(known.shape or ())}"
         found = f"{dtype}, {ranges[0][0]} to {ranges[0][1]} high and {ranges[1][0]} to {ranges[1][1]} wide"
         raise DatasetError(f"{feature!r} is declared as {declared}, but its images are {found}; correct --features")
-    if known.kind and known.shape and len(known.shape) == 3 and known.shape[2] is not None:
+    if known.shape and len(known.shape) == 3 and known.shape[2] is not None:
         depth = known.shape[2]
     is_named = bool(_MASK_WORDS & set(re.split(r"[^a-z]+", feature.lower())))
     is_png = all(form == "png" for form, *_ in forms)

@@ -175,6 +175,7 @@ def write_imported(new: NewVersion, content: Content, old: Manifest | None) -> M
 
 def _manifest(folder: Path, content: Content) -> Manifest:
     root, fields = content.root, content.fields
+    rows = {field.name: list(field.rows) for field in fields if field.rows is not None}
     splits = {}
     for split, group in content.groups.items():
         pairs = zip(group, content.records[split], strict=True)
@@ -184,7 +185,7 @@ def _manifest(folder: Path, content: Content) -> Manifest:
     return Manifest(
         name=content.name,
         fingerprint="",
-        recipe={"row_fields": {field.name: list(field.rows) for field in fields if field.spec.kind == "boxes"}},
+        recipe={"row_fields": rows},
         fields=content.infos,
         splits=splits,
         classes={field.name: field.classes for field in fields if field.classes},
