@@ -275,10 +275,17 @@ def test_a_key_that_leads_out_of_the_folder_is_refused_and_one_with_dots_survive
         with pytest.raises(DatasetError, match=r"cannot be the name of a file .* or export to parquet"):
             export(open_dataset(made.path), tmp_path / "export", "webdataset")
         assert [path.name for path in tmp_path.iterdir()] == ["made"], "nothing is left of an export that failed"
-    made.change_index(0, key="a.b/50%.x.jpg")
-    export(open_dataset(made.path), tmp_path / "tar", "webdataset")
-    samples = read_tars((tmp_path / "tar").iterdir())
-    assert [sample["key.txt"].decode() for sample in samples] == ["a.b/50%.x.jpg", "train/0001"]
+    for number, key in enumerate(("a.b/50%.x.jpg", "__a__/b.jpg", "a.b\nc/d", "__a\n__/.")):
+        made.change_index(0, key=key)
+        export(open_dataset(made.path), tmp_path / f"tar{number}", "webdataset")
+        samples = read_tars((tmp_path / f"tar{number}").iterdir())
+        assert [sample["key.txt"].decode() for sample in samples] == [key, "train/0001"]
+
+
+def test_fields_that_webdataset_takes_for_one_are_refused(one_shard, tmp_path):
+    values = {"pose": np.ones(2, np.float32), "Pose": np.zeros(2, np.float32)}
+    with pytest.raises(DatasetError, match="some differ in case only, which WebDataset ignores"):
+        export(one_shard(values, codecs.Scalar(), dict.fromkeys(values, "scalar")), tmp_path / "tar", "webdataset")
 
 
 def test_what_a_killed_export_left_is_removed_by_the_next_one(photos, tmp_path):

@@ -1,8 +1,8 @@
 """Formats that hold all fields of a dataset, image files as they are stored: WebDataset and Parquet.
 
 WebDataset is a tar file for each shard, in which the files of one sample follow each other, as `KEY.FIELD.SUFFIX`. It ends the
-key at the first dot of the file name, so dots there are written as `%2E` (and `%` as `%25`); `KEY.key.txt` holds the key as it
-is.
+key at the first dot of the file name, so dots there are written as `%2E` (and `%` as `%25`). It passes over folders such as
+`__name__` and some names with line ends, which are escaped in the same way; `KEY.key.txt` holds the key as it is.
 
 Parquet is a file for each shard, with a row for each sample. An image file is a struct `{bytes, path}`. The schema's metadata
 declare it as an `Image` of Hugging Face's datasets, and labels with class names as a `ClassLabel`. Any other array is a list of
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -144,10 +145,15 @@ def write_webdataset(data: Dataset, split: str, variant: int, out: Path) -> None
             for sample in samples:
                 folder, slash, name = checked_key(sample.key).rpartition("/")
                 base = folder + slash + name.replace("%", "%25").replace(".", "%2E")
+                base = re.sub(r"\A_(?=_[^/]*__/)|\n", lambda found: f"%{ord(found[0]):02X}", base)
                 members = {"key.txt": sample.key.encode()}
                 for field in data.fields_of(split, variant):
                     suffix, content = _member(data, sample, field)
                     members[f"{field}.{suffix}"] = content
+                if len({ending.lower() for ending in members}) < len(members):
+                    raise DatasetError(
+                        f"of {', '.join(members)} some differ in case only, which WebDataset ignores; export to parquet"
+                    )
                 for ending, content in members.items():
                     info = tarfile.TarInfo(f"{base}.{ending}")
                     info.size = len(content)
