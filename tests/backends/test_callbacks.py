@@ -179,6 +179,7 @@ def dense():
     return model
 
 def zeros(size):
+    keras.ops.ones([2**46 if size > 1 else 1])  # 256 TiB
     return np.zeros([size, 8], "float32"), np.zeros([size, 4], "float32")
 
 if __name__ == "__main__":
@@ -186,9 +187,10 @@ if __name__ == "__main__":
 """
 
 
-def test_a_process_of_its_own(tmp_path):
+def test_the_largest_batch_is_found_in_a_process_of_its_own(tmp_path):
+    """Whatever the error is by which a backend says that memory cannot be had."""
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, str(tmp_path / "script.py")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.split() == ["2"]
+    assert done.stdout.split() == ["1"]

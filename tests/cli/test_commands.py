@@ -336,9 +336,9 @@ def test_anything_but_a_share_is_refused(typed):
 def test_every_character_of_a_name_is_valid_json(capsys):
     """U+007F to U+009F, which act on a terminal, and what stands for bytes that are not UTF-8."""
     names = ["".join(map(chr, range(0xA0))), "größe", "\u202e"]
-    text.print_json({"names": names})
+    text.print_json({"names": names, "numbers": [float("nan"), -float("inf"), 1.5]})
     out = capsys.readouterr().out
-    assert json.loads(out)["names"] == names
+    assert json.loads(out, parse_constant=lambda name: name) == {"names": names, "numbers": [None, None, 1.5]}
     assert not [one for one in out if 0x7F <= ord(one) <= 0x9F]
     event = BuildEvent("reject", "a\x7f\x85", 1.0, {"key": "b\x9f"})
     assert json.loads(text.escaped_json(event.to_json()))["key"] == "b\x9f"

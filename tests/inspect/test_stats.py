@@ -15,6 +15,7 @@ from tests.photos import natural, save
 from tfprep import codecs, sources
 from tfprep.dataset import open_dataset
 from tfprep.errors import DatasetError
+from tfprep.inspect.sheet import contact_sheet
 from tfprep.inspect.stats import statistics_of
 
 
@@ -67,15 +68,20 @@ def test_few_samples_are_read_if_few_are_asked_for(built):
 
 
 def test_boxes_are_measured(make_dataset):
-    boxes = [np.array([[0, 0, 12, 16]], np.float32), np.array([[0, 0, 24, 32], [4, 4, 4, 9]], np.float32)]
+    boxes = [
+        np.array([[0, 0, 12, 16]], np.float32),
+        np.array([[0, 0, 32, 24], [4, 4, 4, 9], [np.nan, 0, 1e30, 1]], np.float32),
+    ]
     made = make_dataset(
         samples={"train": 2},
         make=lambda rng, number: {"image": np.full((24, 32, 3), 7, np.uint8), "boxes": boxes[number]},
         codec={"image": codecs.Png(), "boxes": codecs.Raw()},
         kinds={"image": "image", "boxes": "boxes"},
     )
-    stats = statistics_of(open_dataset(made.path))
-    assert stats.distributions["objects"]["train"].quartiles[0::4] == (1, 2)
+    data = open_dataset(made.path)
+    contact_sheet(data)  # it draws them too
+    stats = statistics_of(data)
+    assert stats.distributions["objects"]["train"].quartiles[0::4] == (1, 3)
     assert stats.distributions["object size"]["train"].quartiles[0::4] == (0, 100)
 
 

@@ -37,6 +37,7 @@ WRONG = {
     "nan": ([_images(images=np.full([4, 8, 8, 3], np.nan, "f"))], r"\[0\]: 768 values are NaN or infinite"),
     "constant": ([_images(images=np.zeros([4, 8, 8, 3], "f"))], r"\[0\]: all values are 0"),
     "unscaled": ([_images(images=_images()[0].astype("f"))], r"\[0\]: float images up to 25\d; divide by 255"),
+    "channels_first": ([_images(images=_images()[0].transpose(0, 3, 1, 2).astype("f"))], "divide by 255"),
     "labels": ([_images(labels=np.array([0, 1, 3, -1]))], r"\[1\]: labels \[-1, 3\] are outside of \[0, 3\)"),
     "one_class": ([_images(labels=np.ones(4, int))], r"\[1\]: all values are 1"),
     "shapes": ([_images(), (np.zeros([4, 9, 8, 3], np.uint8) + _images()[0][:, :1], np.arange(4) % 3)], "shapes differ"),

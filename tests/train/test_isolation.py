@@ -2,10 +2,14 @@
 
 import gc
 import os
+import signal
 import sys
+import threading
+import time
 
 import pytest
 
+from tests.waiting import wait_until
 from tfprep import train
 from tfprep.errors import TrainError
 
@@ -65,6 +69,25 @@ def _fail():
 
 def _die():
     os.kill(os.getpid(), 9)
+
+
+def _sleep(path):
+    path.write_text(f"{os.getpid()}")
+    time.sleep(60)
+
+
+def test_ctrl_c_ends_the_other_process(tmp_path):
+    """Of a notebook, only the process of the notebook gets the signal."""
+    pid, main = tmp_path / "pid", threading.get_ident()
+    interrupt = threading.Thread(
+        target=lambda: (wait_until(lambda: pid.exists() and pid.read_text()), signal.pthread_kill(main, signal.SIGINT))
+    )
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt):
+        train.isolated(_sleep, pid)
+    interrupt.join()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
 
 
 def test_isolated_runs_in_another_process():

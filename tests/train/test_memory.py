@@ -109,6 +109,31 @@ def test_the_input_can_come_from_the_data(tf):
     assert "batch of 8" in str(report)
 
 
+def test_a_step_on_a_gpu_takes_the_targets_of_the_data_and_leaves_the_weights(tf, monkeypatch):
+    """A loss of class numbers refuses the outputs themselves. The GPU is said to be there."""
+    model = tf.keras.Sequential([tf.keras.Input([8]), tf.keras.layers.Dense(4)])
+    model.compile("adam", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    before = [weight.copy() for weight in model.get_weights()]
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [SimpleNamespace(name="/device:GPU:0")])
+    monkeypatch.setattr(tf.config.experimental, "reset_memory_stats", lambda name: None)
+    monkeypatch.setattr(tf.config.experimental, "get_memory_info", lambda name: {"current": 3, "peak": 7})
+    with pytest.raises(TrainError, match="give data=, whose targets fit the loss"):
+        train.memory_report(model, 2)
+    data = tf.data.Dataset.from_tensors((tf.zeros([8]), tf.zeros([], tf.int32))).batch(2)
+    assert train.memory_report(model, 2, data=data).measured_peak == 4
+    for weight, expected in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, expected)
+
+
+def test_an_input_of_any_size_has_no_memory(tf):
+    model = tf.keras.Sequential([tf.keras.Input([None, None, 3]), tf.keras.layers.Conv2D(4, 3)])
+    model.compile("sgd", "mse")
+    with pytest.raises(
+        TrainError, match=r"\(None, None, None, 3\) has no known size; give data= with batches of one size"
+    ):
+        train.memory_report(model, 2)
+
+
 DEVICES = {
     "ampere": ([(8, 0)], "mixed_bfloat16", "8.0"),
     "volta": ([(7, 0), (8, 6)], "mixed_float16", "7.0"),

@@ -119,6 +119,17 @@ def test_the_steps_are_in_the_profile(tf, dense, pairs, tmp_path, caplog):
     assert "nothing was profiled" in caplog.text
 
 
+def test_a_profile_within_the_second_of_another_one_is_found(tf, dense, pairs, tmp_path, monkeypatch):
+    """TensorFlow names the folder by the second."""
+    (tmp_path / "plugins/profile/now").mkdir(parents=True)
+    monkeypatch.setattr(tf.profiler.experimental, "start", lambda folder: None)
+    monkeypatch.setattr(tf.profiler.experimental, "stop", (tmp_path / "plugins/profile/now/a.xplane.pb").touch)
+    for _ in range(2):
+        callback = train.profile(tmp_path, steps=(1, 1))
+        dense.fit(pairs(4).batch(4), verbose=0, shuffle=False, callbacks=[callback])
+        assert callback.folder == tmp_path / "plugins/profile/now"
+
+
 def test_a_training_that_ends_too_early_is_reported(dense, pairs, tmp_path, caplog):
     with caplog.at_level(logging.WARNING, "tfprep.train"):
         dense.fit(pairs(8).batch(4), verbose=0, shuffle=False, callbacks=[train.profile(tmp_path)])

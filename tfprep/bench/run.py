@@ -19,7 +19,6 @@ from tfprep.errors import DatasetError, LoaderError
 from tfprep.inspect.pages import render
 from tfprep.load import Data
 from tfprep.load import open as open_data
-from tfprep.storage.urls import is_remote
 from tfprep.units import aligned
 
 if TYPE_CHECKING:
@@ -150,7 +149,9 @@ def bench(
     options = options or BenchOptions()
     data = data if isinstance(data, Data) else open_data(data)
     split = options.split or next(iter(data.splits))
-    require_files(data, split)
+    if not data.split(split).samples:
+        filled = ", ".join(name for name, info in data.splits.items() if info.samples) or "no split with samples"
+        raise DatasetError(f"{data.path}: split {split!r} has no sample; available: {filled} (option --split)")
     machine = this_machine(data.path)
 
     def candidate(name: str, **changed: Any) -> Candidate:
@@ -172,18 +173,6 @@ def bench(
         data.path, split, data.split(split).samples, options, machine, settings, rounds, limit, first,
         tuple(baseline.name for baseline in baselines), step_s, against,
     )  # fmt: skip
-
-
-def require_files(data: Data, split: str) -> None:
-    """Raise a DatasetError if the split is empty, or a file of it is missing on a local disk."""
-    if not data.split(split).samples:
-        filled = ", ".join(name for name, info in data.splits.items() if info.samples) or "no split with samples"
-        raise DatasetError(f"{data.path}: split {split!r} has no sample; available: {filled} (option --split)")
-    if is_remote(data.shards_folder):
-        return
-    for path in (data.shard_path(file) for files in data.split(split).files for file in files):
-        if not path.is_file():
-            raise DatasetError(f"{path} is missing; run the command of the build again, it rebuilds what is missing")
 
 
 def _settings_of(candidate: Candidate) -> dict[str, Any]:

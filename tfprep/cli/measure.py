@@ -96,7 +96,7 @@ def bench_command(folder: str, as_json: bool, html: Path | None, fail_if_waiting
         data = open_data(place)
         split, make = flags["split"] or next(iter(data.splits)), named(flags["model_name"])
         model = ready_model(make, data, split, flags["batch_size"], **model_options)
-    baselines = [_baseline(name) for name in flags["against"]]
+    baselines = [_baseline(name) for name in dict.fromkeys(flags["against"])]
     result = bench(place, options, baselines=baselines, step_s=step_s)
     trained = None
     if model is not None:

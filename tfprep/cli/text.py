@@ -53,8 +53,9 @@ def print_result(as_json: bool, value: Any, lines: Iterable[str]) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON. Control characters are escaped as JSON demands; lone surrogates as `\\udcff`."""
-    text = escaped_json(json.dumps(value, indent=1, ensure_ascii=False, default=str))
+    """Print a value as JSON. Control characters are escaped as JSON demands; lone surrogates as `\\udcff`; NaN is null."""
+    plain = json.loads(json.dumps(value, default=str), parse_constant=lambda name: None)
+    text = escaped_json(json.dumps(plain, indent=1, ensure_ascii=False))
     click.echo(text, file=_json_out[-1] if _json_out else None)
 
 

@@ -173,18 +173,23 @@ def _marked(image: ImageArray, fields: Mapping[str, FieldSpec], sample: Mapping[
     radius = max(2, min(image.shape[:2]) // 60)
     for name, spec in fields.items():
         if spec.kind == "boxes":
-            boxes, labels = np.asarray(sample[name]), _labels_of(fields, sample, name)
+            boxes, labels = _drawable(sample[name]), _labels_of(fields, sample, name)
             colors = (
                 class_colors(np.asarray(sample[labels]).tolist()) if labels else np.full((len(boxes), 3), (255, 220, 0))
             )
             for (x0, y0, x1, y1), color in zip(boxes, colors.tolist(), strict=True):
                 cv2.rectangle(marked, (int(x0), int(y0)), (int(x1), int(y1)), color, radius // 2)
         elif spec.kind == "points":
-            points = np.asarray(sample[name])
+            points = _drawable(sample[name])
             for point in points.reshape(-1, points.shape[-1]):
                 if len(point) < 3 or point[2] > 0:
                     cv2.circle(marked, (int(point[0]), int(point[1])), radius, (255, 0, 80), -1)
     return marked
+
+
+def _drawable(places: Any) -> Array:
+    """Return coordinates as OpenCV takes them, also those that are NaN or far away."""
+    return np.nan_to_num(np.asarray(places)).clip(-1e6, 1e6)
 
 
 def class_colors(numbers: Iterable[int]) -> ImageArray:

@@ -116,7 +116,8 @@ def _numbers(data: Dataset, sample: Mapping[str, Any]) -> dict[str, list[float]]
             numbers["objects"].append(float(len(value)))
             if area:
                 sides = np.maximum(value[:, 2:4] - value[:, 0:2], 0).astype(np.float64)
-                numbers["object size"] += (100 * sides.prod(axis=1) / area).tolist()
+                sizes = 100 * sides.prod(axis=1) / area
+                numbers["object size"] += sizes[np.isfinite(sizes)].tolist()
         elif spec.kind == "mask" and value.size:
             numbers["mask area"].append(100 * float(np.count_nonzero(value)) / value.size)
     return numbers

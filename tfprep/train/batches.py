@@ -80,7 +80,7 @@ def _problems(arrays: list[Array], values: Array, num_classes: int | None) -> It
         yield f"{np.count_nonzero(~np.isfinite(values))} values are NaN or infinite"
     if values.size > 1 and (values == values[0]).all():
         yield f"all values are {values[0]}; is the right file read, and is it shuffled before it is batched?"
-    is_image = arrays[0].ndim == 4 and arrays[0].shape[-1] in (1, 3)
+    is_image = arrays[0].ndim == 4 and bool({arrays[0].shape[1], arrays[0].shape[-1]} & {1, 3})
     largest = values[np.isfinite(values)].max(initial=0)
     if is_image and is_float and largest > _UNSCALED:
         yield f"float images up to {largest:g}; divide by 255, or keep uint8 and let the model's first layer do it"

@@ -87,7 +87,8 @@ def isolated(function: Callable[..., Result], *args: Any, **kwargs: Any) -> Resu
 
 @contextmanager
 def fresh_process(function: Callable[..., None], *args: Any) -> Iterator[tuple[Any, Connection]]:
-    """Run `function(sender, *args)` in a fresh process: the value is that process, and what it sends. Joined on exit."""
+    """Run `function(sender, *args)` in a fresh process: the value is that process, and what it sends. Joined on exit, and
+    killed first where an exception leaves the block."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=function, args=(sender, *args))
@@ -95,6 +96,9 @@ def fresh_process(function: Callable[..., None], *args: Any) -> Iterator[tuple[A
     sender.close()
     try:
         yield process, receiver
+    except BaseException:
+        process.kill()
+        raise
     finally:
         receiver.close()
         process.join()

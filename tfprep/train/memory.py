@@ -91,7 +91,7 @@ def memory_report(model: Any, batch_size: int, *, data: Any = None) -> MemoryRep
         )
     if getattr(model, "optimizer", None) is None:
         raise TrainError("memory_report needs the optimizer's slots: call model.compile(...) first")
-    inputs = _input_specs(model, batch_size, data)
+    inputs, targets = _specs(model, batch_size, data)
     if not model.built:
         model.build(keras.tree.map_structure(lambda spec: spec.shape, inputs))
     if not model.optimizer.built:
@@ -103,22 +103,31 @@ def memory_report(model: Any, batch_size: int, *, data: Any = None) -> MemoryRep
         gradients=_bytes_of(model.trainable_variables),
         optimizer=_bytes_of(model.optimizer.variables),
         input_buffers=batch if data is None else 2 * batch,
-        measured_peak=_measured_peak(model, inputs),
+        measured_peak=_measured_peak(model, inputs, targets, batch_size),
     )
 
 
-def _input_specs(model: Any, batch_size: int, data: Any) -> Any:
+def _specs(model: Any, batch_size: int, data: Any) -> tuple[Any, Any]:
+    """Return the specs of the inputs, and what `data` says of the targets; None where it says nothing."""
     if data is not None:
         element = data.element_spec if hasattr(data, "element_spec") else next(iter(data))
-        first = element[0] if isinstance(element, tuple) else element
-        return keras.tree.map_structure(lambda part: _spec(part, batch_size), first)
+        inputs, *rest = element if isinstance(element, tuple) else (element,)
+        return _specs_of(inputs, batch_size), rest[0] if rest else None
     if not model.built or not getattr(model, "inputs", None):
         raise TrainError("the model has no fixed input yet; pass data=the dataset, or build it with keras.Input")
     specs = [_spec(tensor, batch_size) for tensor in model.inputs]
-    return specs[0] if len(specs) == 1 else specs
+    return specs[0] if len(specs) == 1 else specs, None
+
+
+def _specs_of(values: Any, batch_size: int) -> Any:
+    return keras.tree.map_structure(lambda value: _spec(value, batch_size), values)
 
 
 def _spec(part: Any, batch_size: int) -> Any:
+    if None in part.shape[1:]:
+        raise TrainError(
+            f"an input of the shape {tuple(part.shape)} has no known size; give data= with batches of one size"
+        )
     dtype = keras.backend.standardize_dtype(getattr(part.dtype, "name", part.dtype))
     return keras.KerasTensor((batch_size, *part.shape[1:]), dtype)
 
@@ -130,8 +139,11 @@ def _bytes_of(values: Any) -> int:
     return sum(int(np.prod(value.shape)) * size for value, size in zip(values, sizes, strict=True))
 
 
-def _measured_peak(model: Any, inputs: Any) -> int | None:
-    """Run one step on zeros; the weights are put back after it. Only TensorFlow can set the peak back before the step."""
+def _measured_peak(model: Any, inputs: Any, targets: Any, batch_size: int) -> int | None:
+    """Run one step on zeros; the weights are put back after it. Only TensorFlow can set the peak back before the step.
+
+    Targets that are not known are those of the outputs' shape.
+    """
     if keras.backend.backend() != "tensorflow":
         return None
     import tensorflow as tf
@@ -142,13 +154,22 @@ def _measured_peak(model: Any, inputs: Any) -> int | None:
     name = devices[0].name.removeprefix("/device:")
     variables = [*model.variables, *model.optimizer.variables]
     before_step = [variable.numpy() for variable in variables]
-    zeros = tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), inputs)
+
+    def zeros_of(specs: Any) -> Any:
+        return tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), specs)
+
+    zeros = zeros_of(inputs)
+    goals = model(zeros, training=False) if targets is None else zeros_of(_specs_of(targets, batch_size))
     tf.config.experimental.reset_memory_stats(name)
     before = tf.config.experimental.get_memory_info(name)["current"]
-    model.train_on_batch(zeros, model(zeros, training=False))
+    try:
+        model.train_on_batch(zeros, goals)
+    except ValueError as error:
+        raise TrainError(f"a step on zeros failed; give data=, whose targets fit the loss: {error}") from error
+    finally:
+        for variable, value in zip(variables, before_step, strict=True):
+            variable.assign(value)
     peak = tf.config.experimental.get_memory_info(name)["peak"]
-    for variable, value in zip(variables, before_step, strict=True):
-        variable.assign(value)
     return int(peak - before)
 
 
@@ -218,7 +239,7 @@ def find_batch_size(
     if largest < 1 or steps < 1:
         raise TrainError(f"largest and steps are at least 1, got largest={largest!r}, steps={steps!r}")
     require_picklable("find_batch_size", build_model, make_batch)
-    limit_mb = memory_limit_mb or 0.9 * available_memory() / 1e6
+    limit_mb = 0.9 * available_memory() / 1e6 if memory_limit_mb is None else memory_limit_mb
     doubling = [2**power for power in range(largest.bit_length()) if 2**power <= largest]
     trials = list(_try_all(build_model, make_batch, doubling, steps, limit_mb))
     good = max((trial.size for trial in trials if trial.fits), default=0)
@@ -242,11 +263,9 @@ def _try_all(
         return []
     trials: list[BatchTrial] = []
     with fresh_process(_run_trials, build_model, make_batch, list(sizes), steps) as (process, receiver):
-        try:
-            while len(trials) < len(sizes) and all(trial.fits for trial in trials):
-                trials.append(_watched_trial(process, receiver, sizes[len(trials)], limit_mb))
-        finally:
-            process.kill()
+        while len(trials) < len(sizes) and all(trial.fits for trial in trials):
+            trials.append(_watched_trial(process, receiver, sizes[len(trials)], limit_mb))
+        process.kill()
     return trials
 
 
@@ -309,7 +328,7 @@ def _run_trials(
             isinstance(error, MemoryError)
             or name in ("ResourceExhaustedError", "OutOfMemoryError")
             or (name in ("JaxRuntimeError", "XlaRuntimeError") and "RESOURCE_EXHAUSTED" in str(error))
-            or (isinstance(error, RuntimeError) and "not enough memory" in str(error))  # PyTorch on a CPU
+            or (isinstance(error, RuntimeError) and "you tried to allocate" in str(error))  # PyTorch on a CPU
         ):
             sender.send((f"{type(error).__name__}: {str(error)[:200]}", None))
         else:

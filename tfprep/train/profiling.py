@@ -43,7 +43,6 @@ class profile(keras.callbacks.Callback):  # type: ignore[misc] # named like the 
         self._log_dir, (self._first, self._last) = Path(log_dir), pair
         self._mark: Any = None
         self._running = False
-        self._before: set[Path] = set()
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Count steps from here."""
@@ -54,7 +53,6 @@ class profile(keras.callbacks.Callback):  # type: ignore[misc] # named like the 
         """Start the profiler at the first step, and mark each: TensorBoard takes `_r=1` for a step."""
         self._step += 1
         if self._step == self._first:
-            self._before = self._profiles()
             tf.profiler.experimental.start(str(self._log_dir))
             self._running = True
         if self._running:
@@ -79,8 +77,8 @@ class profile(keras.callbacks.Callback):  # type: ignore[misc] # named like the 
         if self._running:
             self._running = False
             tf.profiler.experimental.stop()
-            self.folder = min(self._profiles() - self._before).parent
+            profiles = self._log_dir.glob("plugins/profile/*/*.xplane.pb")
+            self.folder = max(
+                profiles, key=lambda path: path.stat().st_mtime_ns
+            ).parent  # two of one second share a folder
             _LOG.warning("profile: wrote %s; %s", self.folder, tensorboard_shows(self._log_dir, "xprof"))
-
-    def _profiles(self) -> set[Path]:
-        return set(self._log_dir.glob("plugins/profile/*/*.xplane.pb"))
