@@ -189,7 +189,7 @@ def _marked(image: ImageArray, fields: Mapping[str, FieldSpec], sample: Mapping[
 
 def _drawable(places: Any) -> Array:
     """Return coordinates as OpenCV takes them, also those that are NaN or far away."""
-    return np.nan_to_num(np.asarray(places)).clip(-1e6, 1e6)
+    return np.asarray(np.nan_to_num(places).clip(-1e6, 1e6))
 
 
 def class_colors(numbers: Iterable[int]) -> ImageArray:
