@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
 import tfprep
-from tests.sources.building import write_picture
+from tests.sources.building import picture, png, write_picture
 from tfprep.builder import BuildOptions
 from tfprep.errors import SourceError
 from tfprep.recipe.template import recognized
@@ -37,6 +39,8 @@ OBJECTS = [("cat", BOX)]
 CONTENT = {
     "line": "0 0.5 0.5 0.5 0.5\n",
     "names": "cat\ndog\n",
+    "twice": "cat\ndog\ncat\n",
+    "lists": "train: train.txt\nnames: [cat]\n",
     "coco128": "path: ../datasets/coco128\ntrain: images\nval: images\nnames: {0: cat}\n",
     "cvat": '<annotations><image id="0" name="a.jpg"></image></annotations>',
     "kitti": "Car 0.00 0 -1.58 587.01 173.33 614.12 200.12 1.65 1.67 3.64\n",
@@ -115,7 +119,7 @@ READ: list[tuple[str, str | dict[str, str], Any]] = [
     ("cat/train/a# dog/train/b# cat/test/c# dog/test/d#", "{label}/{split}/*", None),
     ("all/train/images/cat/a# all/train/images/dog/b# all/val/images/cat/c#", "all/{split}/images/{label}/*", None),
     ("set/ant/image_0# set/bee/image_0# set/bee/image_4", "set/{label}/*", None),
-    ("cat/# dog/#", "{label}/*", None),
+    ("cat/# dog/# classes.txt=names", "{label}/*", None),
     ("sea/a_train# city/pier#", "{label}/*", None),
     ("train/images/a# valid/images/b#", "{split}/images/*", None),
     ("train/a# train/x.json=coco:train/ test/b# test/x.json=coco:test/ README.roboflow.txt=names", "{split}/*", OBJECTS),
@@ -123,8 +127,9 @@ READ: list[tuple[str, str | dict[str, str], Any]] = [
     ("images/train/a# images/val/b# labels.json=coco:images/", "images/{split}/*", OBJECTS),
     ("images/a# labels/a#.txt=line coco128.yaml=coco128", {"images/*": "train"}, OBJECTS),
     ("obj/a# obj/a#.txt=line obj.names=names obj.data=names train.txt=rows:obj/::data/NAME", "obj/*", OBJECTS),
-    ("train/images/a# train/labels/a#.txt=line val/images/b# val/labels/b#.txt=line classes.txt=names", "{split}/images/*",
-     OBJECTS),
+    ("train/images/a# train/labels/a#.txt=line val/images/b# val/labels/b#.txt=line train/x.labels=names val/x.labels=names",
+     "{split}/images/*", OBJECTS),
+    ("images/a# labels/a#.txt=line train.txt=rows:images/::./images/NAME data.yaml=lists", {"images/*": "train"}, OBJECTS),
     ("JPEGImages/my~a# Annotations/my~a#.xml=voc JPEGImages/b# Annotations/b#.xml=voc "
      "SegmentationClass/my~a#=0,8 SegmentationClass/b#=0,8 "
      "ImageSets/Main/train.txt=list:JPEGImages/my ImageSets/Main/val.txt=list:JPEGImages/b",
@@ -146,6 +151,7 @@ READ: list[tuple[str, str | dict[str, str], Any]] = [
     ("images/a# l.csv=rows:images/:filename,width,height,class,xmin,ymin,xmax,ymax:"
      "NAME,56,40,cat,14,10,42,30;NAME,56,40,dog,14,10,42,30", "images/*", [("cat", BOX), ("dog", BOX)]),
     ("part_1/a# part_2/b# metadata.csv=rows::image_id,dx:STEM,LABEL", "part_*/*", a_or_b),
+    ("im/# t.csv=rows:im/:id,has_cactus:NAME,LABEL", "im/*", a_or_b),
 ]  # fmt: skip
 """Files, the pattern of the images that are read (or patterns with their splits), and what each image has."""
 
@@ -179,13 +185,15 @@ def masks_of_colors(root: Path) -> Truth:
     return {path: (path.split("/")[0], (0, 1)) for path in paths}
 
 
-def class_folders_in_a_zip(root: Path) -> Truth:
+def class_folders_in_zips(root: Path) -> Truth:
     names = lay_out(root, "cat/a.1# dog/b.1#")
-    with zipfile.ZipFile(root / "all.zip", "w") as archive:
-        for name in names:
-            archive.write(root / name, name)
-            (root / name).unlink()
-    return {f"all.zip/{name}": (ANY, name.split("/")[0]) for name in names}
+    for split in ("train", "val"):
+        with zipfile.ZipFile(root / f"{split}.zip", "w") as archive:
+            for name in names:
+                archive.write(root / name, name)
+    for name in names:
+        (root / name).unlink()
+    return {f"{split}.zip/{name}": (split, name.split("/")[0]) for split in ("train", "val") for name in names}
 
 
 def tar_of_a_mac(root: Path) -> Truth:
@@ -254,7 +262,7 @@ def coco_of_captions_in_large_files(root: Path) -> Truth:
 
 LAYOUTS = [
     table_of_several_classes, table_sorted_by_class, table_with_splits_in_a_column_of_any_name, masks_of_colors,
-    class_folders_in_a_zip, tar_of_a_mac,
+    class_folders_in_zips, tar_of_a_mac,
     coco_beside_captions_and_segments, coco_of_boxes_and_polygons, coco_of_captions_in_large_files,
 ]  # fmt: skip
 
@@ -354,6 +362,30 @@ def masks_of_another_size(root: Path) -> None:
         write_picture(path, 1, HEIGHT - 1, WIDTH)
 
 
+def one_mask_of_another_size(root: Path) -> None:
+    lay_out(root, " ".join(f"images/{letter}# masks/{letter}#=0,1" for letter in "abcde"))
+    write_picture(root / "images/c2.jpg", 1, HEIGHT - 1, WIDTH)
+
+
+def masks_and_depths(root: Path) -> None:
+    for number, path in enumerate(lay_out(root, "image/#.png mask/#=0,1,2")):
+        (root / "depth").mkdir(exist_ok=True)
+        depth = np.linspace(number, 60000, HEIGHT * WIDTH).reshape(HEIGHT, WIDTH)
+        Image.fromarray(depth.astype(np.uint16)).save(root / path.replace("image", "depth"))
+
+
+def splits_in_a_readme_of_hugging_face(root: Path) -> None:
+    lay_out(root, "cat/a# dog/b#")
+    write(root, "README.md", "---\nconfigs:\n- data_files:\n  - split: train\n    path: cat\n---\n")
+
+
+def parquet_of_edges(root: Path) -> None:
+    """As the sets for ControlNet."""
+    edges = png(np.eye(HEIGHT, WIDTH, dtype=np.uint8))
+    rows = [{"image": {"bytes": png(picture(n))}, "conditioning": {"bytes": edges}} for n in range(4)]
+    pq.write_table(pa.Table.from_pylist(rows), root / "train.parquet")
+
+
 def table_of_lists_of_classes_as_text(root: Path) -> None:
     names = [Path(path).name for path in lay_out(root, "images/#")]
     rows = [f'{name},"{["a", "b"] if n % 2 else ["a"]}"' for n, name in enumerate(names)]
@@ -367,8 +399,8 @@ def table_of_pairs(root: Path) -> None:
 
 
 def zip_of_coco(root: Path) -> None:
-    class_folders_in_a_zip(root)
-    with zipfile.ZipFile(root / "all.zip", "a") as archive:
+    class_folders_in_zips(root)
+    with zipfile.ZipFile(root / "train.zip", "a") as archive:
         archive.writestr("labels.json", "{}")
 
 
@@ -376,6 +408,18 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     coco_that_is_cut_short: "labels.json, line 1, column .*not whole JSON",
     coco_with_boxes_without_width: "2 annotations are dropped, such as annotation 0: a bbox is x, y, width and height",
     masks_of_another_size: "mask is 56 x 40, and its image 56 x 39",
+    one_mask_of_another_size: "images/c2.jpg: mask is 56 x 40, and its image 56 x 39",
+    masks_and_depths: "no source reads 4 files",
+    splits_in_a_readme_of_hugging_face: "README.md names the splits train",
+    parquet_of_edges: "the images of 'conditioning' may be masks, or depths, edges",
+    "im/#.png mk/#=0,255 t.csv=rows:im/:image,mask:im/NAME,mk/NAME": "hold 0 and 255: two classes, .* sources.Paired does",
+    "im/# t.csv=rows:im/::NAME,3,4,9,9,cat": "the first line names '0.jpg'",
+    "im/# t.csv=rows:im/:image,tags:NAME,LABEL~cat": "'a cat' is taken for one class; separator=' ' would divide it",
+    "images/a# labels/a#.txt=line train.txt=rows:images/::./images/NAME data.yaml=lists labels/more.txt=line":
+        "no source reads labels/more.txt",
+    "cat/a# dog/b# names.txt=twice": "no source reads names.txt",
+    "train/im/a# train/masks/a#=0,1 test/img/b# test/gt/b#=0,1": "no source reads 8 files",
+    "train/cat/a# train/dog/b# test/x/cat/c# test/x/dog/d#": "no source reads 8 files|several depths",
     masks_of_two_palettes: "palettes of masks/\\*.png show the number 0 in different colors",
     masks_of_objects: "each mask holds 1, 2, 3, ... up to another number, at most 4, as numbers of objects do",
     masks_with_soft_edges: "numbers in masks/\\*.png fill no 2 x 2 pixels",
@@ -392,7 +436,7 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     "train_# testA_# train_#_anno=0,1 testA_#_anno=0,1": "names say test and train, and this recipe draws new splits",
     "Train/Covid/images/a# Train/Normal/images/b# Train/Covid/lung~masks/a#=0,1 Train/Normal/lung~masks/b#=0,1":
         "no source reads 8 files: Train/Normal/images",
-    "real/real_# drawn/drawn_#=0,1": "images in drawn/ have few colors, as masks have, and those in real/ are pictures",
+    "red/a# blue/b#=0,1": "files such as blue/b.* have few colors, as masks have, and others are pictures",
     "im/# t.csv=rows:im/:image,label:NAME,0.25": "'0.25' and others in 'label' are numbers with fractions",
     "im/# t.csv=rows:im/:image,class,category:NAME,cat,LABEL": "several columns may be the label \\(class, category\\)",
     "x/a# y/a#": r"x/\*.jpg and y/\*.jpg have names that correspond",
@@ -402,6 +446,7 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     "train/cat/a# train/dog/b# val/emu/c#": "val has the classes emu, which train does not have",
     "train_HR/# train_LR/#x2": r"{split}_HR/\*.jpg and {split}_LR/\*x2.jpg have names that correspond",
     "pear/a#_rgb pear/a#_part=0,1 plum/b#_rgb plum/b#_part=0,1": "pear/.* have names that correspond, as images and what belongs",
+    "0001/0001_raw 0001/0001_true 0002/0002_raw 0002/0002_true 0003/0003_raw 0003/0003_true": "hold the same names",
     "all/# all/#_small": r"all/\*.jpg and all/\*_small.jpg have names that correspond",
     "animal/cat/a# animal/dog/b# plant/rose/c#": "there are folders in folders",
     "control/a# test/b#": "test/ has the name of a split",
@@ -414,6 +459,7 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
 """What is said of a layout that is refused."""
 OF_MASKS = (
     masks_of_another_size,
+    masks_and_depths,
     masks_of_two_palettes,
     masks_with_soft_edges,
     masks_without_an_image,
@@ -454,22 +500,29 @@ def test_a_layout_that_is_named_is_taken_with_its_doubts(tmp_path):
         detect(tmp_path, "yolo")
 
 
-def test_classes_that_training_does_not_have_are_named(tmp_path):
-    lay_out(tmp_path, "a# b# train.csv=rows:a:id,label:STEM,LABEL test.csv=rows:b:id,label:STEM,0")
-    assert any("check: test has the classes 0, which train does" in line for line in detect(tmp_path).lines())
+def class_folders_beside_a_table(root: Path) -> None:
+    """As Hugging Face's imagefolder reads them."""
+    lay_out(root, 'cat/a# dog/b# metadata.jsonl=rows:cat/::{"file_name":"cat/NAME","text":"one","kind":"LABEL"}')
+    with (root / "metadata.jsonl").open("a") as file:
+        file.writelines(f'\n{{"file_name": "dog/b{n}.jpg", "text": "two"}}' for n in range(4))
 
 
-def test_words_that_come_again_in_the_cells_of_labels_are_named(tmp_path):
-    names = [Path(path).name for path in lay_out(tmp_path, "images/#")]
-    rows = [f"{name},{tags}" for name, tags in zip(names, ["haze primary", "clear primary"] * 2, strict=True)]
-    write(tmp_path, "train.csv", "\n".join(["image,tags", *rows]))
-    assert any("check: 'clear primary' is taken for one class" in line for line in detect(tmp_path).lines())
+CHECKED: dict[Callable[[Path], None] | str, str] = {
+    class_folders_beside_a_table: "no classes are taken, which may be in kind, the folders, such as that of cat/a0.jpg",
+    "a# b# train.csv=rows:a:id,label:STEM,LABEL test.csv=rows:b:id,label:STEM,0": "test has the classes 0, which train does",
+    "im/# t.csv=rows:im/:image,class:NAME,LABEL~cat": "'a cat' is taken for one class; separator=' ' would divide it",
+    # As BCCD's table of boxes.
+    "im/# t.csv=rows:im/:name,cell,xmin,ymin,xmax,ymax:NAME,red,14,10,42,30;NAME,white,1,1,9,9":
+        "no classes are taken, which may be in cell (label=)",
+    "im/# t.csv=rows:im/:id,has_cactus:NAME,LABEL": "the label is the column 'has_cactus' (label=)",
+}  # fmt: skip
+"""What is said of a layout that is read."""
 
 
-def test_a_table_of_boxes_without_a_label_names_the_columns_that_may_hold_it(tmp_path):
-    """As BCCD's."""
-    lay_out(tmp_path, "im/a# t.csv=rows:im/:name,cell,xmin,ymin,xmax,ymax:NAME,red,14,10,42,30;NAME,white,1,1,9,9")
-    assert any("check: no classes are taken, which may be in cell (" in line for line in detect(tmp_path).lines())
+@pytest.mark.parametrize("layout", CHECKED, ids=lambda layout: getattr(layout, "__name__", layout))
+def test_what_a_user_has_to_check_is_said(tmp_path, layout):
+    lay_out(tmp_path, layout) if isinstance(layout, str) else layout(tmp_path)
+    assert any(f"check: {CHECKED[layout]}" in line for line in detect(tmp_path).lines())
 
 
 @pytest.mark.parametrize(("layout", "later"), [
@@ -519,34 +572,6 @@ def test_rare_colors_of_masks_are_classes_too(tmp_path):
     assert len(detect(tmp_path).source.palette) == 41
 
 
-def test_one_mask_of_another_size_refuses_the_layout(tmp_path):
-    lay_out(tmp_path, " ".join(f"images/{letter}# masks/{letter}#=0,1" for letter in "abcde"))
-    write_picture(tmp_path / "images/c2.jpg", 1, HEIGHT - 1, WIDTH)
-    with pytest.raises(SourceError, match=r"images/c2.jpg: mask is 56 x 40, and its image 56 x 39"):
-        detect(tmp_path)
-    assert detect(tmp_path, "masks").layout == "masks"
-
-
-def test_class_folders_that_a_table_does_not_name_are_said_to_be_no_classes(tmp_path):
-    """As Hugging Face's imagefolder reads them."""
-    lay_out(tmp_path, 'cat/a# dog/b# metadata.jsonl=rows:cat/::{"file_name":"cat/NAME","text":"one","kind":"LABEL"}')
-    with (tmp_path / "metadata.jsonl").open("a") as file:
-        file.writelines(f'\n{{"file_name": "dog/b{n}.jpg", "text": "two"}}' for n in range(4))
-    assert any("no classes are taken, which may be in kind, the folders, such as that of cat/a0.jpg" in line
-               for line in detect(tmp_path).lines())  # fmt: skip
-
-
-def test_depths_are_not_classes(tmp_path):
-    for number, path in enumerate(lay_out(tmp_path, "image/#.png mask/#=0,1,2")):
-        (tmp_path / "depth").mkdir(exist_ok=True)
-        depth = np.linspace(number, 60000, HEIGHT * WIDTH).reshape(HEIGHT, WIDTH)
-        Image.fromarray(depth.astype(np.uint16)).save(tmp_path / path.replace("image", "depth"))
-    with pytest.raises(SourceError, match="no source reads 4 files") as refused:
-        recognized(tmp_path)
-    assert "--as folders" not in str(refused.value)
-    assert detect(tmp_path, ignore=["depth/*"]).source.mask == "mask/*.png"
-
-
 @pytest.mark.parametrize(("mode", "change"), [("RGB", lambda value: value // 2), ("L", lambda value: 255 - value)])
 def test_pictures_of_one_scene_are_not_of_two_classes_nor_masks(tmp_path, mode, change):
     for path in lay_out(tmp_path, "x/#.png y/#.png")[:4]:
@@ -564,23 +589,6 @@ def test_files_that_are_not_read_are_named_with_what_to_do(tmp_path):
     ):
         with pytest.raises(SourceError, match=message):
             detect(tmp_path)
-
-
-def test_lists_of_yolo_explain_the_labels_of_their_images_only(tmp_path):
-    lay_out(tmp_path, "images/a# labels/a#.txt=line train.txt=rows:images/::./images/NAME")
-    write(tmp_path, "data.yaml", "train: train.txt\nnames: [cat]\n")
-    assert detect(tmp_path).layout == "yolo"
-    write(tmp_path, "labels/more.txt", CONTENT["line"])
-    with pytest.raises(SourceError, match=r"no source reads labels/more\.txt"):
-        detect(tmp_path)
-
-
-def test_a_readme_of_hugging_face_may_name_splits(tmp_path):
-    lay_out(tmp_path, "cat/a# dog/b#")
-    assert detect(tmp_path).layout == "folders"
-    write(tmp_path, "README.md", "---\nconfigs:\n- data_files:\n  - split: train\n    path: cat\n---\n")
-    with pytest.raises(SourceError, match=r"README\.md names the splits train"):
-        detect(tmp_path)
 
 
 def test_a_file_that_is_not_read_needs_no_package(tmp_path, monkeypatch):

@@ -66,7 +66,7 @@ class Yolo(AnnotatedSource):
     def __post_init__(self) -> None:
         if (self.images is None) != (self.labels is None):
             raise RecipeError("Yolo: images and labels are given together, or neither of them")
-        endings = (".yaml", ".yml") if self.images is None else (".txt", ".names")
+        endings = (".yaml", ".yml") if self.images is None else (".txt", ".names", ".labels")
         if not isinstance(self.data, str) or not self.data.endswith(endings):
             what = (
                 "a YAML file such as 'data.yaml'" if self.images is None else "a list of classes such as 'classes.txt'"

@@ -40,13 +40,13 @@ def other_tools(files: Files) -> Iterator[str]:
 
 # --- YOLO -----------------------------------------------------------------------------------------------------------
 
-_NAMES = re.compile(r"(?:.*/)?(?:(?:predefined_)?classes\.txt|.*\.names)", re.IGNORECASE)
+_NAMES = re.compile(r"(?:.*/)?(?:(?:predefined_)?classes\.txt|.*\.(?:names|labels))", re.IGNORECASE)
 _LABEL = re.compile(r"\d+(?:\s+-?\d+(?:\.\d+)?(?:e-?\d+)?){4,}", re.IGNORECASE)
 
 
 def yolo(files: Files) -> Iterator[Reading]:
     """Yield the sources of YOLO's labels: YAML files, else labels and a list of class names. SourceError if there is no list."""
-    lists = [path for path in files.paths(".txt", ".names") if _NAMES.fullmatch(path)]
+    lists = [path for path in files.paths(".txt", ".names", ".labels") if _NAMES.fullmatch(path)]
     yamls = [path for path in files.paths(".yaml", ".yml") if re.search(rb"^names\s*:", files.head(path), re.MULTILINE)]
     for path in yamls:
         data = DataYaml.read(files.root, path)

@@ -16,7 +16,7 @@ from tfprep.sources.arrays import Arrays, StoredArray, stored_arrays
 from tfprep.sources.detection import splits_for
 from tfprep.sources.detection.facts import Reading
 from tfprep.sources.detection.files import Files, may_hold_data
-from tfprep.sources.detection.pictures import MASK_WORD, folders
+from tfprep.sources.detection.pictures import folders, says_masks
 from tfprep.sources.patterns import IMAGE_SUFFIXES, image_suffix, literal, split_form
 from tfprep.sources.video import VIDEO_SUFFIXES, Video
 
@@ -33,7 +33,7 @@ def archives(files: Files) -> Iterator[Reading]:
         raise SourceError(f"{packed[0]} is compressed as a whole, so that no member has a place of its own: unpack it")
     paths = next(filter(None, map(files.paths, ARCHIVE_SUFFIXES)), [])
     read = (islice(members(files.root / path, Counter()), _MEMBERS_READ) for path in paths[:_ARCHIVES_READ])
-    names = [member.name for of_archive in read for member in of_archive]
+    names = [*dict.fromkeys(member.name for of_archive in read for member in of_archive)]
     inside: dict[str, list[str]] = {}
     for folder, _, name in (name.removeprefix("./").rpartition("/") for name in names if image_suffix(name)):
         inside.setdefault(folder, []).append(name)
@@ -45,7 +45,7 @@ def archives(files: Files) -> Iterator[Reading]:
         if images:
             break
     labels = [ending for ending in endings if ending.rpartition(".")[2] == "cls"]
-    masks = [end for end in endings if image_suffix(f"x.{end}") and MASK_WORD.fullmatch(end.rpartition(".")[0])]
+    masks = [end for end in endings if image_suffix(f"x.{end}") and says_masks(end.rpartition(".")[0])]
     fields: dict[str, tuple[Kind, str]] = {"mask": ("mask", masks[0])} if masks else {}
     fields |= {"text": ("text", "txt")} if "txt" in endings else {}
     known = {*images, *labels[:1], *masks[:1], "txt", "key.txt"}

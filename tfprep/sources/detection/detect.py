@@ -12,11 +12,12 @@ from typing import Any
 
 from tfprep.errors import SourceError, TfprepError
 from tfprep.sources.annotations.listing import ORPHAN
+from tfprep.sources.archives import Archives
 from tfprep.sources.detection import Layout
 from tfprep.sources.detection.annotated import coco, labelme, other_tools, voc, yolo
 from tfprep.sources.detection.bundled import archives, arrays, videos
 from tfprep.sources.detection.facts import Facts, Reading, look
-from tfprep.sources.detection.files import Files
+from tfprep.sources.detection.files import FEW, Files
 from tfprep.sources.detection.pictures import folders, masks, with_classes
 from tfprep.sources.detection.tables import tables
 from tfprep.sources.folder import Folder
@@ -63,12 +64,9 @@ def detect(folder: Path, layout: Layout | None = None, ignore: Sequence[str] = (
     if accepted:
         ways = ", ".join(dict.fromkeys(one.layout for one in accepted))
         raise NotRecognized(f"this folder can be read in {len(accepted)} ways ({ways}): choose one", accepted)
-    distances = [(len(one.left), bool(one.doubts)) for one in readings]
-    nearest = [  # masks too: a reading that leaves nothing over may take them for images
-        one
-        for one, distance in zip(readings, distances, strict=True)
-        if distance == min(distances) or one.layout == "masks"
-    ]
+    least = min(((len(one.left), bool(one.doubts)) for one in readings), default=None)
+    # Masks too: a reading that leaves nothing over may take them for images.
+    nearest = [one for one in readings if (len(one.left), bool(one.doubts)) == least or one.layout == "masks"]
     causes += [doubt for one in nearest for doubt in one.doubts]
     if nearest and nearest[0].left:
         causes.append(f"no source reads {listed_files(nearest[0].left)}")
@@ -122,10 +120,17 @@ def _accounted(proposal: Reading, files: Files) -> Reading:
     patterns = [compile_pattern(text, "init") for text in declared.difference(every) if re.search("[*{]", text)]
     unread = (path for path in every if hash(path) not in facts.used and path not in declared)
     left = [path for path in unread if all(pattern.match_path(path) is None for pattern in patterns)]
-    of_tests = {folder for folder in files.images if is_test(folder) and not facts.splits.keys() & {*folder.split("/")}}
-    unlabeled = [path for path in left if image_suffix(path) and path.rpartition("/")[0] in of_tests]
+    if proposal.layout != "yolo" and len(left) <= FEW:  # the lists of YOLO say which number a class has
+        left = [path for path in left if not _lists_classes(files.lines(path), facts)]
+    known = facts.splits.keys() | facts.labels.get("label", {}).keys()
+    of_tests = {folder for folder in files.images if is_test(folder) and not known & {*folder.split("/")}}
+    unlabeled = {path for path in left if image_suffix(path) and path.rpartition("/")[0] in of_tests}
+    if any(unlabeled.issuperset(couple) for pair in files.pairs for couple in pair.files):  # such as masks
+        unlabeled = set()
     if unlabeled:
-        remarks.append((0, f"images of a test split have no labels, and are left out: {listed_files(unlabeled)}"))
+        remarks.append(
+            (0, f"images of a test split have no labels, and are left out: {listed_files(sorted(unlabeled))}")
+        )
     remarks += [*_about_splits(source, facts, files), *_about_samples(source, facts, files)]
     return replace(
         proposal,
@@ -133,8 +138,14 @@ def _accounted(proposal: Reading, files: Files) -> Reading:
         facts=facts,
         checks=[*proposal.checks, *(text for share, text in remarks if share <= _FEW_WRONG)],
         doubts=[*proposal.doubts, *(text for share, text in remarks if share > _FEW_WRONG)],
-        left=sorted({*left}.difference(unlabeled)),
+        left=sorted({*left} - unlabeled),
     )
+
+
+def _lists_classes(lines: Sequence[str], facts: Facts) -> bool:
+    """Return True if a text has the name of each class on a line of its own."""
+    names = {*facts.objects}.union(*facts.labels.values())
+    return bool(names) and names <= {*lines} and len({*lines}) == len(lines)
 
 
 def _fitted(proposal: Reading, files: Files) -> tuple[Any, Facts, list[tuple[float, str]]]:
@@ -155,6 +166,10 @@ def _fitted(proposal: Reading, files: Files) -> tuple[Any, Facts, list[tuple[flo
         if numbered.palette:  # each color that is missed rejects the masks that have it
             numbered, remarks = with_classes(source, looked(source, samples=_OF_COLORS).masks)
         source, facts = (numbered, looked(numbered)) if numbered != source else (source, facts)
+    elif facts.masks:  # of a table or an archive
+        paired, remarks = with_classes(Paired("*", "masks"), facts.masks)
+        if paired.numbers or paired.palette:
+            remarks = [(1, f"{text}, which sources.Paired does for masks in files of their own") for _, text in remarks]
     for form in (*proposal.others, *(_PIXELS if hasattr(source, "pixels") else ())):
         if len(facts.problems) > (0 if form is _PIXELS[0] else _FEW_WRONG * facts.opened):
             is_pixels = isinstance(form, Pixels)
@@ -218,8 +233,10 @@ def _about_samples(source: Any, facts: Facts, files: Files) -> Iterator[tuple[fl
         such = f"{len(facts.problems)} of {facts.opened} samples opened, such as {facts.problems[0]}"
         yield 1 if facts.unequal else len(facts.problems) / facts.opened, f"the build rejects {such}"
     few, total = [path for path, drawn in facts.drawn.items() if drawn], len(facts.drawn)
-    if isinstance(source, Folder) and "label" not in facts.kinds and total > len(few) >= total / 4:
-        yield 1, f"files such as {few[0]} have few colors, as masks have, and others are pictures"
+    if isinstance(source, Folder | Archives) and total > len(few) >= total / 4:
+        of_few, of_pictures = ({path.rpartition("/")[0] for path in paths} for paths in (few, facts.drawn.keys() - few))
+        if "label" not in facts.kinds or of_few.isdisjoint(of_pictures):
+            yield 1, f"files such as {few[0]} have few colors, as masks have, and others are pictures"
 
 
 def patterns_of(paths: Sequence[str]) -> Counter[str]:

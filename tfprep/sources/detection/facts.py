@@ -54,7 +54,7 @@ class Facts:
         unequal: True if one of these problems is a mask of another size than its image.
         sizes, forms: (height, width) of these images; dtype and channels by key, if they may not become 8-bit RGB.
         turned: Number of these images that their EXIF orientation turns.
-        drawn, dicom: Path of each of these images, and whether it has few colors, as masks have; whether one is a DICOM file.
+        drawn, dicom: Key of each of these images, and whether it has few colors, as masks have; whether one is a DICOM file.
         mask_numbers, masks: Class numbers in their masks, by field; the files of those whose numbers are not changed.
         copies: Number of these images that another split has too, with the same name and bytes.
     """
@@ -176,7 +176,7 @@ def _open(facts: Facts, source: Source, root: Path, listing: Listing, entry: Ent
     raw |= zip(listing.values, entry.values, strict=True)
     size = None
     if "image" in raw:
-        facts.drawn[entry.files[0]] = has_few_colors(raw["image"])
+        facts.drawn[entry.key] = has_few_colors(raw["image"])
         facts.dicom |= is_dicom(raw["image"])
         facts.turned += file_orientation(raw["image"], 0) > 1
         folder, slash, name = entry.files[0].rpartition("/")

@@ -39,13 +39,16 @@ _NO_DATA = frozenset((
 ))  # fmt: skip
 """The suffixes of text for people, of programs, and of files that file managers and trainers write."""
 _NOTES = re.compile(
-    r"(?:readme|licen[cs]e|copying|changelog|requirements|citation|authors|notice)\b.*|tfprep\.json", re.IGNORECASE
+    r"(?:readme|licen[cs]e|copying|changelog|requirements|citation|attribution|authors|notice)\b.*|tfprep\.json"
+    r"|.*submission.*\.csv",
+    re.IGNORECASE,
 )
+"""Notes for people, and the tables of Kaggle that show the form of an answer."""
 
 
 @dataclass(frozen=True)
 class Files:
-    """The data files below a folder: all but hidden files, those with a suffix of `_NO_DATA`, and notes such as README.
+    """The data files below a folder: all but hidden files, those with a suffix of `_NO_DATA`, and `_NOTES`.
 
     Attributes:
         root: The folder.

@@ -17,19 +17,27 @@ from tfprep.images import HASH_BITS, decode_image, decode_mask, perceptual_hash
 from tfprep.images.pillow import opened
 from tfprep.sources.detection import splits_for
 from tfprep.sources.detection.facts import LOSSY, MOST_COLORS, Reading, has_few_colors
-from tfprep.sources.detection.files import FEW, Files, Pair, below
+from tfprep.sources.detection.files import FEW, Files, Pair
 from tfprep.sources.folder import Folder
 from tfprep.sources.paired import CAMVID_CLASSES, Paired, cityscapes
 from tfprep.sources.patterns import columns_of, image_suffix, is_test, literal, split_form
 from tfprep.sources.raw import read_raw
 
-MASK_WORD = re.compile(
-    r"(?:masks?|trimaps?|ann(?:o(?:t(?:ation)?)?)?s?|labels?|seg(?:mentation)?s?|semantics?|gts?|ground[_ ]?truth|targets?)",
+_MASK_WORD = re.compile(
+    r"(?:masks?|trimaps?|ann(?:o(?:t(?:ation)?)?)?s?|labels?|seg(?:mentation)?s?|semantics?|gts?|ground[_ ]?truth|targets?)\d*",
     re.IGNORECASE,
 )
 """Names of masks."""
 _NOT_CLASSES = re.compile(r"instance|panoptic|depth|disp|flow|edge|boundar|normal(?!_)|object(?!ive)", re.IGNORECASE)
 """Names of pictures whose numbers are not classes."""
+
+
+def says_masks(path: str, image: str = "") -> bool:
+    """Return True if words of a path, beside those of the path of the images, are those of masks with class numbers."""
+    words, of_image = ({*re.split(r"[/ _.*-]|\{split\}", one), *one.split("/")} for one in (path, image))
+    return any(map(_MASK_WORD.fullmatch, words - of_image)) and not _NOT_CLASSES.search(path)
+
+
 _DARKEST, _OPENED, _SAMPLED, _NAMES, _MOST_THIN, _DIFFERENT_COUNTS = 64, 3, 8, 2000, 4, 2
 
 # --- masks --------------------------------------------------------------------------------------------------------
@@ -45,16 +53,13 @@ def masks(files: Files) -> Iterator[Reading]:
         images_drawn, drawn = (
             [_few_colors(files, path) for path in paths] for paths in zip(*pair.files[:_OPENED], strict=True)
         )
-        words, of_image = (
-            {*re.split(r"[/ _.*-]|\{split\}", path), *path.split("/")} for path in (pair.other, pair.image)
-        )
-        named = any(map(MASK_WORD.fullmatch, words - of_image))
+        named = says_masks(pair.other, pair.image)
         lossy = named and not any(drawn) and pair.other.endswith((".jpg", ".jpeg"))
         if lossy or (all(drawn) and not all(images_drawn)):
             doubts = [f"{pair.other} may hold classes, numbers of objects, depths or edges"]
             if lossy:
                 doubts = [f"{pair.other} may be the masks of {pair.image}, and {LOSSY}"]
-            elif named and not _NOT_CLASSES.search(pair.other):
+            elif named:
                 doubts = []
             yield Reading("masks", Paired(pair.image, pair.other, splits=splits_for(pair.image)), doubts=doubts)
 
@@ -122,7 +127,7 @@ def with_classes(source: Paired, masks: Sequence[bytes]) -> tuple[Paired, list[t
 
 _IMAGE_WORD = r"i(?:mage|mg)s?|photos?|pictures?|pics?|dsc"
 _PART = re.compile(
-    rf"{MASK_WORD.pattern}|{_IMAGE_WORD}|jpegimages|raw|rgb|inputs?|frames|instances?|panoptic|depths?|bands?|channels?|b\d\d"
+    rf"{_MASK_WORD.pattern}|{_IMAGE_WORD}|jpegimages|raw|rgb|inputs?|frames|instances?|panoptic|depths?|bands?|channels?|b\d\d"
     r"|disp(?:arit(?:y|ies))?|flows?|surface_?normals|alphas?|mattes?|[hl]r|left|right|visible|vis?|thermal|infrared|n?ir"
     r"|clean|clear|noisy|haz[ey]|blur(?:red|ry)?|sharp|rain(?:y|ed)?|low|high|gray|grey|colou?r|extra|unlabell?ed",
     re.IGNORECASE,
@@ -160,7 +165,7 @@ def folders(files: Files) -> Iterator[Reading]:
         doubts, checks = _about_pairs(files)
         if len(places) > 1:
             doubts.append(f"there are folders in folders ({', '.join(inner[:3])}); which are the classes?")
-        doubts += _about_classes(files, columns, places[0]) if len(places) == 1 else []
+        doubts += _about_classes(columns, places[0]) if len(places) == 1 else []
         doubts += [] if places else _about_names(files)
         for place in (*places, *([-1] if doubts or not places else [])):  # -1: no level is the class
             levels = [form or ("{label}" if at == place else "*") for at, (form, _) in enumerate(columns)]
@@ -185,7 +190,7 @@ def _about_names(files: Files) -> Iterator[str]:
                 return
 
 
-def _about_classes(files: Files, columns: Sequence[tuple[str, list[str]]], place: int) -> Iterator[str]:
+def _about_classes(columns: Sequence[tuple[str, list[str]]], place: int) -> Iterator[str]:
     classes = sorted({*columns[place][1]})
     if strange := [name for name in classes if split_form(name) == "{split}"]:
         yield f"{strange[0]}/ has the name of a split, and folders beside it do not"
@@ -193,11 +198,6 @@ def _about_classes(files: Files, columns: Sequence[tuple[str, list[str]]], place
         yield f"{', '.join(parts[:3])} do not have names of classes, but of images and what belongs to them"
     if all(map(_GROUP.fullmatch, classes)):
         yield f"{', '.join(classes[:3])} have names of dates, patients or sequences, not of classes"
-    few = [(folder, names[: _SAMPLED // 2]) for folder, names in [*files.images.items()][:_SAMPLED]]
-    drawn = {folder: {_few_colors(files, below(folder, name)) for name in names} for folder, names in few}
-    icons, photos = ([folder for folder, found in drawn.items() if found == {kind}] for kind in (True, False))
-    if icons and photos:
-        yield f"images in {icons[0]}/ have few colors, as masks have, and those in {photos[0]}/ are pictures"
 
 
 def _about_pairs(files: Files) -> tuple[list[str], list[str]]:
@@ -205,6 +205,13 @@ def _about_pairs(files: Files) -> tuple[list[str], list[str]]:
     for folder, names in files.images.items():
         if 5 * len({os.path.splitext(name)[0] for name in names}) < 4 * len(names):
             return [f"{folder}/ holds files of one name with several suffixes, as those of masks have"], []
+    starts = {folder: len(os.path.commonprefix(names)) for folder, names in files.images.items()}
+    rests = [frozenset(name[starts[folder] :] for name in names) for folder, names in files.images.items()]
+    for rest, count in Counter(rests).most_common(1):
+        if count > 2 and len(rest) > 1 and all(re.match("[A-Za-z]{2}", name) for name in rest):
+            return [
+                f"{count} folders hold the same names ({', '.join(sorted(rest)[:3])}), as views of one scene have"
+            ], []
     checks: list[str] = []
     looked = Counter[bool]()
     for pair in files.pairs:

@@ -18,6 +18,7 @@ from tfprep.sources.annotations import ObjectTable
 from tfprep.sources.detection import FRACTIONS, splits_for
 from tfprep.sources.detection.facts import Reading
 from tfprep.sources.detection.files import FEW, Files, below, image_place, splits_of
+from tfprep.sources.detection.pictures import says_masks
 from tfprep.sources.patterns import Template, columns_of, image_suffix, is_test, literal, split_form, split_words
 from tfprep.sources.rows import TABLE_SUFFIXES, batches, column_names, declared_classes, file_columns
 from tfprep.sources.splits import Fractions
@@ -30,8 +31,6 @@ _LABELS = frozenset((
 _SPLITS = frozenset(
     ("split", "subset", "partition", "set", "datasplit", "dataset", "usage", "fold", "folds", "isvalid")
 )
-_ANSWERS = re.compile(r"(?:.*/)?[^/]*submission[^/]*", re.IGNORECASE)
-"""Tables of Kaggle that show the form of an answer."""
 _ONE = "bbox, bboxes, box, boxes, boundingbox"
 _BOXES: tuple[tuple[BoxFormat, str], ...] = (
     (
@@ -95,14 +94,13 @@ def _plain(column: str) -> str:
 def tables(files: Files) -> Iterator[Reading]:
     """Yield the sources of tables whose rows name images, those of one split each together. SourceError if one cannot be read."""
     grouped: dict[str, list[_Head]] = {}
-    answers = [path for path in files.paths(*TABLE_SUFFIXES) if _ANSWERS.fullmatch(path)]
-    for path in (path for path in files.paths(*TABLE_SUFFIXES) if path not in answers):
+    for path in files.paths(*TABLE_SUFFIXES):
         heads = grouped.setdefault(re.sub(r"\d+(?=-of-|\.parquet)|(?<=-of-)\d+", "*", split_form(path)), [])
         heads.append(replace(heads[0], path=path) if heads and heads[0].stored else _head(files, path))
     for pattern, heads in grouped.items():
         if named := [head for head in heads if head.image]:
             tests = [head.path for head in heads if is_test(head.path)]
-            yield from _proposals(files, pattern, named, (*answers, *tests))
+            yield from _proposals(files, pattern, named, tests)
 
 
 def _head(files: Files, path: str) -> _Head:
@@ -110,6 +108,10 @@ def _head(files: Files, path: str) -> _Head:
     columns: Mapping[str, Sequence[Any]] = {}
     stored = file_columns(files.root / path) if path.lower().endswith(".parquet") else []
     names = [name for name in column_names(files.root / path) if name.partition(".")[0] not in stored]
+    if image := next(filter(image_suffix, names), ""):
+        raise SourceError(
+            f"{path}: the first line names {image!r}: write a line with the names of the columns above it"
+        )
     for rows in islice(batches(files.root / path, names), 1):
         columns = rows.columns
     if stored:
@@ -203,8 +205,13 @@ def _sources(files: Files, head: _Head, table: str, image: str, splits: Any, tar
     )
     label: Any = next(iter(labels), None)
     if label is None and not fields and varied and not (len(flags) > 1 and set(varied) <= set(flags)):
-        head.doubt(f"no column has the name of a label, and it may be {', '.join(varied[:6])} (label=)")
-        label = varied[0]
+        label, cells = varied[0], [*map(str, head.filled(varied[0]))]
+        classes = {int(cell) if cell.isdecimal() else cell for cell in cells}
+        numbered = classes in ({*range(len(classes))}, {*range(1, len(classes) + 1)}) or not any(
+            map(_NUMBER.fullmatch, cells)
+        )
+        if len(varied) > 1 or not numbered or 2 * len(classes) > len(cells):
+            head.doubt(f"no column has the name of a label, and it may be {', '.join(varied[:6])} (label=)")
     separator = None if label is None else _separator(head, label, bool(declared))
     if label is None and not fields and varied:
         head.checks.append(f"each of the columns {', '.join(flags[:6])}{', …' * (len(flags) > 6)} is a class (label=)")
@@ -228,6 +235,9 @@ def _flag(cell: Any) -> str:
 
 def _masks_and_texts(files: Files, table: str, head: _Head, targets: Sequence[str]) -> dict[str, tuple[Kind, str]]:
     masks = [name for name in head.stored if name != head.image]
+    for name in masks:
+        if not says_masks(name):
+            head.doubt(f"the images of {name!r} may be masks, or depths, edges and other pictures")
     for column in (c for c in targets if "mask" in c.lower()):
         with suppress(SourceError):
             place = image_place(files, [*map(str, head.filled(column))], head.path, f"{column!r} names")
@@ -269,7 +279,8 @@ def _separator(head: _Head, label: str, declared: bool) -> str | None:
         head.doubt(f"the values of {label!r} are all different or all the same, not like classes")
     words = Counter(word for cell in cells for word in {*cell.split()})
     if joined := [cell for cell in cells if any(words[word] > 1 for word in cell.split()[1:])]:
-        head.checks.append(f"{min(joined)!r} is taken for one class; separator=' ' would divide it")
+        rule = f"{min(joined)!r} is taken for one class; separator=' ' would divide it"
+        head.doubt(rule) if plural else head.checks.append(rule)
     return None
 
 
