@@ -105,19 +105,13 @@ def arrays(files: Files) -> Iterator[Reading]:
     shape = forms[images[0]][0].shape if images else ()
     unsplit = any(len(of_form) > 1 and "{split}" not in form for form, of_form in forms.items())
     shapes = ", ".join(f"{one.name} {one.dtype} {list(one.shape)}" for of_form in forms.values() for one in of_form[:2])
-    if (
-        len(images) != 1
-        or len(labels) > 1
-        or len(forms) > 1 + len(labels)
-        or unsplit
-        or shape[2:] in ((1,), (3,), (4,))
-    ):
+    certain = len(images) == 1 and len(labels) <= 1 and len(forms) == 1 + len(labels) and not unsplit
+    if not certain or shape[2:] in ((1,), (3,), (4,)):
         rule = "nothing says which array holds images [N, H, W] or [N, H, W, C], and which their classes"
         raise SourceError(f"{rule}: {shapes}; write the recipe with sources.Arrays")
     first = len(shape) == 4 and shape[1] in (1, 3, 4) and shape[3] not in (1, 3, 4)
-    doubts = (
-        [f"the images have more than 4 channels: {shapes}"] if len(shape) == 4 and shape[1 if first else 3] > 4 else []
-    )
+    channels = shape[1 if first else 3] if len(shape) == 4 else 1
+    doubts = [f"the images have more than 4 channels: {shapes}"] if channels > 4 else []
     source = Arrays(images[0], next(iter(labels), None), first, splits=splits_for(images[0], bool(labels)))
     check = f"the arrays are {shapes}: each row of {images[0]} is an image"
     yield Reading("arrays", source, [text.partition(":")[0] for text in texts], [check], doubts)

@@ -95,17 +95,10 @@ def _readings(files: Files, layout: Layout | None) -> tuple[list[Reading], list[
     if layout is not None:
         return [replace(one, checks=[*one.checks, *one.doubts], doubts=[]) for one in readings], causes
     if any(isinstance(one.source, Paired) and not one.doubts for one in readings):  # masks are not of a class
-        readings = [one for one in readings if not isinstance(one.source, Folder)]
-    couples = [pair.files[0] for pair in files.pairs if pair.other in masked]
-    return [one for one in readings if not (one.doubts and _divides(one.source, couples))], causes
-
-
-def _divides(source: Any, couples: Sequence[tuple[str, str]]) -> bool:
-    """Return True if a source takes an image and what may be its mask for two classes."""
-    if not isinstance(source, Folder):
-        return False
-    match = compile_pattern(source.image, "init").match_path
-    return any(len({(match(path) or {}).get("label") for path in couple}) > 1 for couple in couples)
+        return [one for one in readings if not isinstance(one.source, Folder)], causes
+    drawn = {hash(mask) for pair in files.pairs if pair.other in masked for _, mask in pair.files}
+    doubtful = {id(one) for one in readings if isinstance(one.source, Folder) and one.facts.labels and one.doubts}
+    return [one for one in readings if id(one) not in doubtful or drawn.isdisjoint(one.facts.used)], causes
 
 
 def _accounted(proposal: Reading, files: Files) -> Reading:
@@ -120,17 +113,17 @@ def _accounted(proposal: Reading, files: Files) -> Reading:
     patterns = [compile_pattern(text, "init") for text in declared.difference(every) if re.search("[*{]", text)]
     unread = (path for path in every if hash(path) not in facts.used and path not in declared)
     left = [path for path in unread if all(pattern.match_path(path) is None for pattern in patterns)]
-    if proposal.layout != "yolo" and len(left) <= FEW:  # the lists of YOLO say which number a class has
-        left = [path for path in left if not _lists_classes(files.lines(path), facts)]
+    classes = sorted({*facts.objects}.union(*facts.labels.values()))
+    if classes and proposal.layout != "yolo" and len(left) <= FEW:  # YOLO's say which number a class has
+        left = [path for path in left if sorted(line for line in files.lines(path) if line in classes) != classes]
     known = facts.splits.keys() | facts.labels.get("label", {}).keys()
     of_tests = {folder for folder in files.images if is_test(folder) and not known & {*folder.split("/")}}
     unlabeled = {path for path in left if image_suffix(path) and path.rpartition("/")[0] in of_tests}
     if any(unlabeled.issuperset(couple) for pair in files.pairs for couple in pair.files):  # such as masks
         unlabeled = set()
     if unlabeled:
-        remarks.append(
-            (0, f"images of a test split have no labels, and are left out: {listed_files(sorted(unlabeled))}")
-        )
+        such = listed_files(sorted(unlabeled))
+        remarks.append((0, f"images of a test split have no labels, and are left out: {such}"))
     remarks += [*_about_splits(source, facts, files), *_about_samples(source, facts, files)]
     return replace(
         proposal,
@@ -140,12 +133,6 @@ def _accounted(proposal: Reading, files: Files) -> Reading:
         doubts=[*proposal.doubts, *(text for share, text in remarks if share > _FEW_WRONG)],
         left=sorted({*left} - unlabeled),
     )
-
-
-def _lists_classes(lines: Sequence[str], facts: Facts) -> bool:
-    """Return True if a text has the name of each class on a line of its own."""
-    names = {*facts.objects}.union(*facts.labels.values())
-    return bool(names) and names <= {*lines} and len({*lines}) == len(lines)
 
 
 def _fitted(proposal: Reading, files: Files) -> tuple[Any, Facts, list[tuple[float, str]]]:

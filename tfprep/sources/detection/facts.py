@@ -11,17 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from tfprep import images
 from tfprep.errors import MissingDependencyError, SampleError
 from tfprep.fields import Kind, Size
-from tfprep.images import (
-    decode_image,
-    decode_mask,
-    decode_pixels,
-    file_orientation,
-    image_size,
-    is_dicom,
-    is_jpeg,
-)
 from tfprep.seeding import sample_hash
 from tfprep.sources.patterns import split_words
 from tfprep.sources.raw import parse_reference, read_raw
@@ -177,27 +169,27 @@ def _open(facts: Facts, source: Source, root: Path, listing: Listing, entry: Ent
     size = None
     if "image" in raw:
         facts.drawn[entry.key] = has_few_colors(raw["image"])
-        facts.dicom |= is_dicom(raw["image"])
-        facts.turned += file_orientation(raw["image"], 0) > 1
+        facts.dicom |= images.is_dicom(raw["image"])
+        facts.turned += images.file_orientation(raw["image"], 0) > 1
         folder, slash, name = entry.files[0].rpartition("/")
         twins = {folder.replace(entry.split, split) + slash + name for split in facts.splits} - {entry.files[0]}
         facts.copies += any((root / twin).is_file() and read_raw(root, twin) == raw["image"] for twin in twins)
     if image in decoders:
         size = decoders[image].size(raw)
     elif "image" in raw:
-        size = image_size(raw["image"])
-        if not is_jpeg(raw["image"]):
-            decode_image(raw["image"], background=None)
+        size = images.image_size(raw["image"])
+        if not images.is_jpeg(raw["image"]):
+            images.decode_image(raw["image"], background=None)
     facts.sizes += [] if size is None else [size]
     decoded = {name: decoder.decode(raw, size) for name, decoder in decoders.items()}
     if image in decoded:
         facts.forms[entry.key] = f"{decoded[image].dtype} [H, W, {decoded[image].shape[2]}]"
     for name, numbers in facts.mask_numbers.items():
-        if isinstance(raw.get(name), bytes) and is_jpeg(raw[name]):
+        if isinstance(raw.get(name), bytes) and images.is_jpeg(raw[name]):
             raise SampleError(LOSSY)
         if name not in decoded:
             facts.masks.append(raw[name])
-        mask = decoded[name] if name in decoded else decode_mask(raw[name])
+        mask = decoded[name] if name in decoded else images.decode_mask(raw[name])
         if size is not None and mask.shape[:2] != size:
             sizes = [f"{width} x {height}" for height, width in (mask.shape[:2], size)]
             facts.unequal = True
@@ -207,10 +199,10 @@ def _open(facts: Facts, source: Source, root: Path, listing: Listing, entry: Ent
 
 def has_few_colors(data: bytes) -> bool:
     """Return True if an image has few colors or numbers, as masks have. JPEG never has, nor what cannot be read."""
-    if is_jpeg(data):
+    if images.is_jpeg(data):
         return False
     try:
-        pixels = decode_pixels(data, page=0, nodata=0)
+        pixels = images.decode_pixels(data, page=0, nodata=0)
     except (SampleError, MissingDependencyError):
         return False
     height, width, channels = pixels.shape

@@ -16,14 +16,7 @@ from typing import NamedTuple
 
 from tfprep.errors import SourceError
 from tfprep.sources.detection import FRACTIONS
-from tfprep.sources.patterns import (
-    IMAGE_SUFFIXES,
-    compile_pattern,
-    folders_in,
-    literal,
-    split_form,
-    split_words,
-)
+from tfprep.sources.patterns import IMAGE_SUFFIXES, compile_pattern, folders_in, literal, split_form, split_words
 from tfprep.sources.raw import open_raw
 from tfprep.sources.splits import Fractions
 

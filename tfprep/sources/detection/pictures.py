@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import takewhile
 from statistics import median
 
 import numpy as np
@@ -56,11 +57,9 @@ def masks(files: Files) -> Iterator[Reading]:
         named = says_masks(pair.other, pair.image)
         lossy = named and not any(drawn) and pair.other.endswith((".jpg", ".jpeg"))
         if lossy or (all(drawn) and not all(images_drawn)):
-            doubts = [f"{pair.other} may hold classes, numbers of objects, depths or edges"]
-            if lossy:
-                doubts = [f"{pair.other} may be the masks of {pair.image}, and {LOSSY}"]
-            elif named:
-                doubts = []
+            may_hold = [f"{pair.other} may hold classes, numbers of objects, depths or edges"]
+            may_be = [f"{pair.other} may be the masks of {pair.image}, and {LOSSY}"]
+            doubts = may_be if lossy else [] if named else may_hold
             yield Reading("masks", Paired(pair.image, pair.other, splits=splits_for(pair.image)), doubts=doubts)
 
 
@@ -205,9 +204,11 @@ def _about_pairs(files: Files) -> tuple[list[str], list[str]]:
     for folder, names in files.images.items():
         if 5 * len({os.path.splitext(name)[0] for name in names}) < 4 * len(names):
             return [f"{folder}/ holds files of one name with several suffixes, as those of masks have"], []
-    starts = {folder: len(os.path.commonprefix(names)) for folder, names in files.images.items()}
-    rests = [frozenset(name[starts[folder] :] for name in names) for folder, names in files.images.items()]
-    for rest, count in Counter(rests).most_common(1):
+    rests = Counter[frozenset[str]]()
+    for names in files.images.values():  # sorted: what the first and the last begin with, all do
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(names[0], names[-1], strict=False)))
+        rests[frozenset(name[same:] for name in names)] += 1
+    for rest, count in rests.most_common(1):
         if count > 2 and len(rest) > 1 and all(re.match("[A-Za-z]{2}", name) for name in rest):
             return [
                 f"{count} folders hold the same names ({', '.join(sorted(rest)[:3])}), as views of one scene have"

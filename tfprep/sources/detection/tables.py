@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import islice
 from typing import Any
 
 from tfprep.errors import SourceError
@@ -24,13 +23,11 @@ from tfprep.sources.rows import TABLE_SUFFIXES, batches, column_names, declared_
 from tfprep.sources.splits import Fractions
 from tfprep.sources.table import Table
 
-_LABELS = frozenset((
+_LABELS = {
     *("label", "labels", "class", "classes", "classname", "classid", "classlabel", "category", "categoryid", "labelname"),
     *("species", "target", "diagnosis", "breed", "dx", "tags", "findinglabels", "attributeids", "emotion", "variety"),
-))  # fmt: skip
-_SPLITS = frozenset(
-    ("split", "subset", "partition", "set", "datasplit", "dataset", "usage", "fold", "folds", "isvalid")
-)
+}  # fmt: skip
+_SPLITS = {"split", "subset", "partition", "set", "datasplit", "dataset", "usage", "fold", "folds", "isvalid"}
 _ONE = "bbox, bboxes, box, boxes, boundingbox"
 _BOXES: tuple[tuple[BoxFormat, str], ...] = (
     (
@@ -105,15 +102,13 @@ def tables(files: Files) -> Iterator[Reading]:
 
 def _head(files: Files, path: str) -> _Head:
     """Return the first rows of a table, and where the images are that a column names. SourceError if they are nowhere."""
-    columns: Mapping[str, Sequence[Any]] = {}
     stored = file_columns(files.root / path) if path.lower().endswith(".parquet") else []
     names = [name for name in column_names(files.root / path) if name.partition(".")[0] not in stored]
     if image := next(filter(image_suffix, names), ""):
         raise SourceError(
             f"{path}: the first line names {image!r}: write a line with the names of the columns above it"
         )
-    for rows in islice(batches(files.root / path, names), 1):
-        columns = rows.columns
+    columns: Mapping[str, Sequence[Any]] = next((rows.columns for rows in batches(files.root / path, names)), {})
     if stored:
         return _Head(path, columns, "image" if "image" in stored else stored[0], stored)
     found: dict[str, bool] = {}
@@ -145,15 +140,15 @@ def _proposals(files: Files, pattern: str, named: Sequence[_Head], sides: Sequen
     head = next((one for one in named if "train" in split_words(one.path)), named[0])
     needed = {c for c in head.columns if _plain(c) in _LABELS and c not in head.template.holes} or {*head.columns}
     kept = [one for one in named if needed <= {*one.columns}]
-    others = [one for one in named if one not in kept]
+    others = [one for one in named if not needed <= {*one.columns}]
     images = {one.image for one in kept}
     images = images if len(images) == 1 else {split_form(image, True) for image in images}
     if len(images) != 1:
         raise SourceError(
             f"{kept[0].path} and {kept[1].path} name images in folders that differ in more than the split"
         )
-    said = {c: {split_form(text) == "{split}" for text in {*map(str, head.filled(c))}} for c in head.columns}
-    said = {c: are_splits for c, are_splits in said.items() if _plain(c) not in _LABELS}
+    no_labels = [c for c in head.columns if _plain(c) not in _LABELS]
+    said = {c: {split_form(text) == "{split}" for text in {*map(str, head.filled(c))}} for c in no_labels}
     by_column = [c for c, are_splits in said.items() if are_splits == {True}]
     of_split = [c for c in head.columns if _plain(c) in _SPLITS or True in said.get(c, ())]
     table, splits = pattern, splits_of(files, pattern, [one.path for one in kept], head.images)
@@ -200,17 +195,14 @@ def _sources(files: Files, head: _Head, table: str, image: str, splits: Any, tar
     fields = _masks_and_texts(files, table, head, targets)
     fields |= {"boxes": ("boxes", column)} if nested else {}
     fields |= {"box_labels": ("label", of_boxes[0])} if of_boxes else {}
-    flags = tuple(
-        c for c in targets if head.filled(c) and any(set(map(_flag, head.filled(c))) <= pair for pair in _FLAGS)
-    )
+    flags = tuple(c for c in targets if any(set() < {*map(_flag, head.filled(c))} <= pair for pair in _FLAGS))
     label: Any = next(iter(labels), None)
     if label is None and not fields and varied and not (len(flags) > 1 and set(varied) <= set(flags)):
         label, cells = varied[0], [*map(str, head.filled(varied[0]))]
-        classes = {int(cell) if cell.isdecimal() else cell for cell in cells}
-        numbered = classes in ({*range(len(classes))}, {*range(1, len(classes) + 1)}) or not any(
-            map(_NUMBER.fullmatch, cells)
-        )
-        if len(varied) > 1 or not numbered or 2 * len(classes) > len(cells):
+        different = {*cells}
+        numbers = {*map(int, filter(str.isdecimal, different))}  # of classes they are 0, 1, 2, ... or 1, 2, 3, ...
+        are_classes = numbers in ({*range(len(different))}, {*range(1, len(different) + 1)}) or label in texts
+        if len(varied) > 1 or not are_classes or 2 * len(different) > len(cells):
             head.doubt(f"no column has the name of a label, and it may be {', '.join(varied[:6])} (label=)")
     separator = None if label is None else _separator(head, label, bool(declared))
     if label is None and not fields and varied:
