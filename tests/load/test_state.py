@@ -196,6 +196,15 @@ def test_rules_of_the_manifest_are_part_of_the_identity(data, rule):
         other.numpy_loader("train", **options).load_state_dict(state)
 
 
+def test_the_number_of_classes_is_part_of_the_identity(data):
+    """It is the length of one-hot labels, whatever the name of their output."""
+    more = replace(data, manifest=replace(data.manifest, classes={"label": ("cat", "dog", "owl", "yak")}))
+    for options in ({"fields": ["image", "label"]}, RASTERS):
+        one, other = (each.numpy_loader("train", 4, **options, one_hot=True) for each in (data, more))
+        with pytest.raises(LoaderError, match="its rules is"):
+            other.load_state_dict(one.state_dict(step=1))
+
+
 @pytest.mark.parametrize("state", ["run/0007.loader.json", None, [], {}, {"step": "7"}, {"step": -1}, {"step": True}])
 def test_no_state(data, state):
     with pytest.raises(LoaderError, match="the JSON object that state_dict returned"):
@@ -269,10 +278,12 @@ def test_state_dict_of_an_evaluation(make, taken, order):
     loader, resumed = (make("val", 4, order=order) for _ in range(2))
     whole = shown(loader, "val")
     seen = shown(islice(iter(loader), taken), "val")
-    resumed.load_state_dict(through_a_file(loader.state_dict()))
-    rest = shown(resumed, "val")
-    assert (seen + rest == whole) if taken < 3 else (rest == whole)
-    assert shown(resumed, "val") == whole
+    state = through_a_file(loader.state_dict())
+    resumed.load_state_dict(state)
+    for again in (resumed, make("val", 4, order=order, start_step=state)):
+        rest = shown(again, "val")
+        assert (seen + rest == whole) if taken < 3 else (rest == whole)
+        assert shown(again, "val") == whole
     with pytest.raises(LoaderError, match="is for training; with training=False"):
         loader.set_epoch(1)
 

@@ -49,12 +49,12 @@ class Progress:
     def __init__(self, plan: LoaderPlan, start: int) -> None:
         self.plan, self.length = plan, plan.schedule.steps_per_epoch
         self.is_evaluation = plan.schedule.epochs is not None
-        self.next_step = self.position = start
-        self.requested_ahead = self._warned = False
+        self._warned = False
         self.spare: Prefetcher | None = None
         self._lock = threading.Lock()
-        self._begun = self._moved = 0
-        """The number of the pass that began last, and that of the last `move_to`, which are counted together."""
+        self._begun = 0
+        """The number of the pass that began last, and `_moved` that of the last `move_to`, which are counted together."""
+        self.move_to(start)
 
     def move_to(self, step: int) -> None:
         """Let the next pass begin with this step; passes that have begun no longer change that."""
@@ -212,7 +212,7 @@ class BatchPass(Pass):
 
     def _opened(self, step: int) -> Prefetcher:
         spare, self._progress.spare = self._progress.spare, None
-        if spare is not None and spare.step == step and not spare.is_closed:
+        if spare is not None and spare.step == step and not spare.cancelled:
             return spare
         if spare is not None:
             spare.cancel()

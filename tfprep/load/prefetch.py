@@ -17,18 +17,18 @@ import time
 import traceback
 import weakref
 from collections import deque
-from collections.abc import Iterator
 from concurrent.futures import Future
 from functools import partial
 
 from tfprep.errors import LoaderError, StalledPipelineError
 from tfprep.fields import Array
-from tfprep.load import slots
 from tfprep.load.budget import JOB_ROWS
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.reader.batch import Batch
 from tfprep.load.reader.files import ByteSpans, Fetched, ReadAhead
 from tfprep.load.reader.rows import Rows
+from tfprep.load.reader.workers import CLOSED
+from tfprep.load.slots import retire_shared
 from tfprep.load.threads import ThreadState, WeakList
 
 PLAN_ROWS, PLAN_STEPS = 4096, 16
@@ -37,7 +37,6 @@ LONGEST_WAIT_S = 1e6
 """Used for an infinite wait, which `Future` does not take: twelve days."""
 MOST_ROWS, LEAST_ROWS = 32, 16
 """Rows of a chunk for a thread. Each chunk costs some 20 µs of Python, and many threads share one GIL."""
-CLOSED = "the loader is closed; make a new one"
 
 
 class Filling:
@@ -105,7 +104,7 @@ class Prefetcher:
         self._started = False
         self.interrupted = False
         """True if Ctrl-C came while it was started, so that parts of it are missing."""
-        self._cancelled = False
+        self.cancelled = False
         self._ahead: ReadAhead | None = None
         if nbytes := pipeline.plan.memory.fetch_bytes:
             files, epoch = pipeline.assembler.reader.files, self._schedule.steps_per_epoch
@@ -142,16 +141,12 @@ class Prefetcher:
     @property
     def ready(self) -> int:
         """Batches that wait for the consumer."""
-        return 0 if self._cancelled else sum(filling.future.done() for filling in list(self._window))
+        return 0 if self.cancelled else sum(filling.future.done() for filling in list(self._window))
 
     @property
     def in_flight(self) -> int:
         """Batches that are being filled."""
         return sum(filling.batch is not None and not filling.future.done() for filling in list(self._window))
-
-    @property
-    def is_closed(self) -> bool:
-        return self._cancelled
 
     @property
     def arrays(self) -> list[Array]:
@@ -161,7 +156,7 @@ class Prefetcher:
 
     def cancel(self) -> None:
         """Fill no more chunks. It takes no lock and waits for nothing."""
-        self._cancelled = True
+        self.cancelled = True
         if self._ahead is not None:
             self._ahead.stop()
 
@@ -240,7 +235,7 @@ class Prefetcher:
 
     def _open(self, filling: Filling, state: ThreadState | None = None) -> None:
         """Begin to fill a batch, as soon as what it needs from URLs is there."""
-        if self._ahead is None or self._cancelled:
+        if self._ahead is None or self.cancelled:
             self._begin(filling, state)
         else:
             self._ahead.fetched(filling.step).add_done_callback(partial(_begin_fetched, weakref.ref(self), filling))
@@ -249,7 +244,7 @@ class Prefetcher:
         self, filling: Filling, state: ThreadState | None = None, fetched: Future[Fetched] | None = None
     ) -> None:
         """Make the arrays of a batch and submit its chunks."""
-        if self._cancelled:
+        if self.cancelled:
             filling.fail(LoaderError(CLOSED))  # it may have come into the window after `close` has emptied that
         if filling.future.done():
             return
@@ -288,7 +283,7 @@ class Prefetcher:
     def _fill(self, filling: Filling, batch: Batch, start: int, stop: int, state: ThreadState) -> None:
         """Fill a chunk, in a reading thread; the last one completes the batch."""
         filled = partial(self._filled, filling, stop - start)
-        if self._cancelled or filling.future.done():
+        if self.cancelled or filling.future.done():
             filled(None)
         else:
             pool = self._pipeline.pool
@@ -303,7 +298,7 @@ class Prefetcher:
         with self._lock:
             filling.pending -= rows
             is_last = not filling.pending
-        if not is_last or self._cancelled or filling.future.done():
+        if not is_last or self.cancelled or filling.future.done():
             return
         plan = self._pipeline.plan
         if plan.mixing is None and not plan.channels_first:
@@ -332,14 +327,7 @@ def _begin_fetched(reference: weakref.ref[Prefetcher], filling: Filling, fetched
 
 
 _open: WeakList[Prefetcher] = WeakList()
-
-
-def _arrays_in_work() -> Iterator[Array]:
-    for prefetcher in list(_open):
-        yield from prefetcher.arrays
-
-
-slots.in_work.append(_arrays_in_work)
+os.register_at_fork(before=lambda: retire_shared(array for prefetcher in _open for array in prefetcher.arrays))
 
 
 def open_prefetchers(pipeline: Pipeline) -> list[Prefetcher]:

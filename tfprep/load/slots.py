@@ -63,6 +63,7 @@ class SharedMemory:
     def __init__(self) -> None:
         """LoaderError where the process may not map enough addresses."""
         open_standard_descriptors()
+        self._process = os.getpid()
         self.fd = os.memfd_create("tfprep", os.MFD_CLOEXEC)
         self._lock = threading.Lock()
         self._used = 0
@@ -104,7 +105,12 @@ class SharedMemory:
         return offset
 
     def free(self, offset: int, nbytes: int) -> None:
-        """Give the pages of a block back to the system; its addresses are used again."""
+        """Give the pages of a block back to the system; its addresses are used again.
+
+        Only the process that made the memory does: for one that was forked from it, they are the same pages.
+        """
+        if os.getpid() != self._process:
+            return
         size = -(-max(nbytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
         self.pages.madvise(mmap.MADV_REMOVE, offset, size)
         with self._lock:
@@ -165,8 +171,8 @@ class ArraySlots:
                     self._blocks.append((self._shared.pages, self._shared.allocate(self.nbytes)))
                 arrays.append(np.empty(0))
             block, offset = self._blocks[free]
-            if arrays[free].shape != shape or arrays[free].dtype != dtype:
-                arrays[free] = np.ndarray(shape, dtype, buffer=block, offset=offset)
+            # Another array each time: a user may have made the last one read-only.
+            arrays[free] = np.ndarray(shape, dtype, buffer=block, offset=offset)
             return arrays[free]
 
     def close(self) -> None:
@@ -177,14 +183,10 @@ class ArraySlots:
                     self._drop(number)
             self._arrays, self._blocks = [], []
 
-    @property
-    def is_shared(self) -> bool:
-        return self._shared is not None
-
     def retire(self, except_ids: set[int]) -> None:
-        """Fill no array again that is in use now, but for those with these ids: a forked process has it too."""
+        """Fill no shared array again that is in use now, but for those with these ids: a forked process has it too."""
         with self._lock:
-            for number in range(len(self._arrays) - 1, -1, -1):
+            for number in range(len(self._arrays) - 1, -1, -1) if self._shared is not None else ():
                 in_use = sys.getrefcount(self._arrays[number]) > IDLE
                 if in_use and id(self._arrays[number]) not in except_ids:
                     del self._arrays[number], self._blocks[number]
@@ -236,21 +238,18 @@ class BatchSlots:
 # --- forks --------------------------------------------------------------------------------------------------------------
 
 _slots: WeakList[ArraySlots] = WeakList()
-in_work: list[Callable[[], Iterable[Array]]] = []
-"""Functions that return the arrays of batches that are being filled, which no forked process can reach."""
 
 
-def _before_fork() -> None:
-    shared = [slots for slots in list(_slots) if slots.is_shared]
-    if shared:
-        filled = {id(array) for arrays in in_work for array in arrays()}
-        for slots in shared:
-            slots.retire(filled)
+def retire_shared(in_work: Iterable[Array]) -> None:
+    """Before a fork: retire the shared arrays in use but these, which are being filled and which no forked process can reach."""
+    filled = {id(array) for array in in_work}
+    for slots in _slots:
+        slots.retire(filled)
 
 
 def _after_fork_in_child() -> None:
-    for slots in list(_slots):
+    for slots in _slots:
         slots._lock = threading.Lock()  # a thread that is not here may hold the other one
 
 
-os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)
+os.register_at_fork(after_in_child=_after_fork_in_child)

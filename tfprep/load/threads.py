@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 import weakref
@@ -89,20 +90,22 @@ T = TypeVar("T")
 class WeakList(Generic[T]):
     """Objects that live as long as others hold them.
 
-    Unlike a `WeakSet`, it runs no code when one of them goes: Python ignores a Ctrl-C that arrives in such code.
+    Unlike a `WeakSet`, it runs no code when one of them goes: Python ignores a Ctrl-C that arrives in such code. It has no lock,
+    which a forked process could find taken.
     """
 
     def __init__(self) -> None:
-        self._lock, self._references = threading.Lock(), list[weakref.ref[T]]()
+        self._references: dict[int, weakref.ref[T]] = {}
+        self._numbers = itertools.count()
 
     def add(self, value: T) -> None:
-        with self._lock:
-            self._references = [reference for reference in self._references if reference() is not None] + [
-                weakref.ref(value)
-            ]
+        for number, reference in self._references.copy().items():
+            if reference() is None:
+                self._references.pop(number, None)
+        self._references[next(self._numbers)] = weakref.ref(value)
 
     def __iter__(self) -> Iterator[T]:
-        return (value for reference in self._references if (value := reference()) is not None)
+        return (value for reference in self._references.copy().values() if (value := reference()) is not None)
 
 
 class Threads:

@@ -4,8 +4,10 @@ import multiprocessing
 import os
 import resource
 import threading
+import weakref
 from contextlib import closing
 from itertools import islice
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -98,6 +100,16 @@ def test_a_fork_that_drops_its_batches_or_ends_at_once(loader):
     assert all(np.array_equal(batch, copy) for batch, copy in zip(kept, copies, strict=True))
 
 
+def test_a_fork_that_closes_the_loader_clears_no_batch(loader):
+    """It gives no memory back that both processes share."""
+    list(islice(loader.batches, 12))
+    closed = in_fork(lambda go: go.wait(60) and loader.close())
+    kept = [next(loader.batches)["field"] for _ in range(8)]
+    copies = [batch.copy() for batch in kept]
+    assert closed() is None
+    assert all(np.array_equal(batch, copy) for batch, copy in zip(kept, copies, strict=True))
+
+
 def test_loaders_and_iterators_of_the_other_process_fail_at_once(data, loader):
     """With the fix."""
 
@@ -120,22 +132,26 @@ def test_batches_by_their_step_in_a_fork(loader):
         assert all(np.array_equal(one, other) for one, other in zip(result(), expected, strict=True))
 
 
-def test_a_fork_while_a_thread_maps_the_index(data, monkeypatch):
+@pytest.mark.parametrize("within", ["the index", "the list of passes"])
+def test_a_fork_while_a_thread_is_within(data, monkeypatch, within):
     """A lock that a thread held at the fork is never free in the other process."""
     entered, go_on = threading.Event(), threading.Event()
-    real, process = Dataset.locations, os.getpid()
+    real = Dataset.locations if within == "the index" else weakref.ref
 
-    def locations(*arguments):
-        if os.getpid() == process:
+    def wait(*arguments):
+        if threading.current_thread() is thread:
             entered.set()
             assert go_on.wait(60)
         return real(*arguments)
 
-    monkeypatch.setattr(Dataset, "locations", locations)
     loader = data.numpy_loader("train", 32, workers="threads", cache=False)
-    thread = threading.Thread(target=lambda: loader[0])
+    thread = threading.Thread(target=lambda: next(iter(loader)))
+    if within == "the index":
+        monkeypatch.setattr(Dataset, "locations", wait)
+    else:
+        monkeypatch.setattr("tfprep.load.threads.weakref", SimpleNamespace(ref=wait))
     thread.start()
     assert entered.wait(60)
-    assert in_fork(lambda go: len(loader[1]["label"]))() == 32
+    assert in_fork(lambda go: (len(loader[1]["label"]), len(list(data.numpy_loader("val", 5)))))() == (32, 1)
     go_on.set()
     thread.join()

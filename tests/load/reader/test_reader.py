@@ -179,6 +179,13 @@ def test_memory_is_used_again_once_nobody_refers_to_it(large):
     check_same([copy for _, copy in held], [view for view, _ in held])
 
 
+def test_an_array_that_was_made_read_only_costs_nothing_later(large):
+    with closing(large.numpy_loader("train", 4, prefetch=1, cache=False, threads=1).repeat()) as loader:
+        for batch in islice(loader, 30):
+            assert batch["image"].flags.writeable
+            batch["image"].flags.writeable = False
+
+
 def test_memory_beyond_the_limit_is_given_back():
     slots = ArraySlots(64, keep=2)
     held = [slots.take((64,), np.uint8) for _ in range(5)]
