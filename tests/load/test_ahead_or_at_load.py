@@ -452,6 +452,49 @@ def test_derived_values_have_the_type_that_their_codec_stores(stored):
         assert all((value == np.float32(0.1)).all() for value in batch["x"])
 
 
+def draws_only(sample, draws):
+    return draws.random(3)
+
+
+@pytest.mark.parametrize("fields", [["x"], ["x", "label"]])
+def test_a_derived_input_may_read_no_field(make_dataset, fields):
+    """Also where the index has all others, so that no record is read."""
+    data = tfprep.open(make_dataset(samples={"train": 9}, fields=["label", "image"]).path)
+    derived = {"x": derive.Own(draws_only, "scalar", reads=[])}
+    for position, batch in enumerate(batches(data, 4, batch_size=1, seed=SEED, fields=fields, derive=derived)):
+        np.testing.assert_array_equal(batch["x"][0], drawn(position, "derive/x").random(3).astype(np.float32))
+
+
+def of_two_widths(sample, draws):
+    return np.zeros((2, 2 + sample["label"] % 2), np.float32)
+
+
+def halved_label(sample, draws):
+    return {**sample, "label": sample["label"] / 2}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"derive": {"x": derive.Own(of_two_widths, "points", reads=["label"])}},
+            r"'x' has shape \(2, 3\).* \(None, 2\)",
+        ),
+        (
+            {"derive": {"x": derive.Own(of_two_widths, "points", reads=["label"])}, "pad": {"x": 4}},
+            r"'x' has shape \(2, 3\).* \(2, 2\)",
+        ),
+        ({"geometry": [augment.Custom(halved_label)]}, "'label' is float64, in the other records it is int64"),
+    ],
+)
+def test_what_a_function_makes_is_of_one_shape_and_type(make_dataset, options, message):
+    """TensorFlow's ragged tensors would hold the numbers of one sample in the rows of another."""
+    data = tfprep.open(make_dataset(samples={"train": 9}, fields=["label", "image"]).path)
+    fields = ["image", "label", *options.get("derive", ())]
+    with pytest.raises(RecordError, match=rf"{message}.*\(key 'train/"):
+        batches(data, 4, fields=fields, **options)
+
+
 # --- readers ------------------------------------------------------------------------------------------------------------
 
 

@@ -4,13 +4,14 @@ import shutil
 from contextlib import closing
 from itertools import islice
 
+import numpy as np
 import pytest
 
 import tfprep
 from tests.conftest import Made
 from tests.load.batches import batches, check_same
 from tests.waiting import wait_until
-from tfprep import augment
+from tfprep import augment, codecs
 from tfprep.errors import LoaderError, RecordError
 from tfprep.load.budget import plan_memory
 from tfprep.load.options import LoaderOptions
@@ -120,3 +121,13 @@ def test_the_shape_of_padded_rows(uneven):
 def test_what_cannot_be_padded_is_named(uneven, pad, error, message):
     with pytest.raises(error, match=message):
         list(tfprep.open(uneven.path).numpy_loader("train", 8, fields=["boxes", "key", "image"], pad=pad))
+
+
+def test_there_is_no_padding_of_flags(make_dataset):
+    """-1 would be True."""
+    made = make_dataset(
+        samples={"train": 4}, make=lambda rng, number: {"flags": np.zeros(number + 1, bool)},
+        codec={"flags": codecs.Raw()}, kinds={"flags": "scalar"},
+    )  # fmt: skip
+    with pytest.raises(LoaderError, match=r"signed numbers.*; 'flags' is a scalar of bool"):
+        tfprep.open(made.path).numpy_loader("train", 2, pad={"flags": 5})

@@ -105,6 +105,14 @@ def test_a_size_changes_no_window(data):
         np.testing.assert_allclose(ends[0], ends[1], atol=4 if size == 20 else 0)
 
 
+def test_sizes_that_differ_within_an_epoch_come_as_lists_in_all(data):
+    ops = [augment.RandomResizedCrop(sizes={0: 8, 1: (8, 12)}), augment.Rotate90()]
+    made = batches(data, 20, geometry=ops, fields=["where"])
+    assert {image.shape[:2] for batch in made[:10] for image in batch["where"]} == {(8, 8)}
+    assert {image.shape[:2] for batch in made[10:] for image in batch["where"]} == {(8, 12), (12, 8)}
+    assert {type(batch["where"]) for batch in made} == {list}
+
+
 # --- buckets ------------------------------------------------------------------------------------------------------------
 
 

@@ -67,6 +67,7 @@ USES = [
     ({"color": [augment.ColorJitter()], "fields": ["mask"]}, "no image is loaded for ColorJitter"),
     ({"geometry": [FLIP], "cache": "decoded", **IMAGE}, "make other rows in each epoch"),
     ({"geometry": [GROWING, GROWING]}, "one op with sizes by epoch at most"),
+    ({"geometry": [augment.OneOf([GROWING, augment.Crop(8, 8)])]}, "sizes by epoch at most, by itself"),
     ({"at_load": [FLIP]}, "no option 'at_load'"),
     ({"mix": [FLIP]}, "at most one augment.MixUp and one augment.CutMix"),
     ({"mix": augment.MixUp()}, "at most one augment.MixUp"),
@@ -89,7 +90,7 @@ USES = [
             {}, {"a": 2}, {"a": (0, {})}, {"a/b": (1, {})}, {"a": (1, [FLIP])}, {"a": (1, {"mix": []})}, {"": (1, {})}, 3,
         )
     ),
-    ({"views": {"a": (1, {"geometry": [GROWING]})}}, "not for views"),
+    ({"views": {"a": (1, {"geometry": [augment.Maybe(GROWING)]})}}, "not for views"),
     ({"views": {"a": (1, {"geometry": [augment.Blur()]})}}, "belongs in color"),
     ({"views": {"a": (1, {"geometry": [FLIP]})}, **BUCKET}, "leave geometry, color and bucket out"),
     ({"views": {"a": (1, {"geometry": [FLIP]})}, "color": [augment.Blur()]}, "leave geometry, color and bucket out"),

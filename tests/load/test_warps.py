@@ -239,6 +239,27 @@ def test_rules_of_fields_that_are_not_loaded_part_no_mix(tmp_path, ops):
             mix.numpy_loader("train", 4, fields=["image", field], **ops)
 
 
+@pytest.mark.parametrize("count", [3, None])
+@pytest.mark.parametrize("field", ["points", "boxes"])
+def test_whole_numbers_become_floats_where_geometry_moves_them(make_dataset, field, count):
+    """As in a build. Their shares of pixels would be cut off."""
+
+    def made(dtype):
+        def make(rng, number):
+            corners = rng.integers(2, 20, (count or number % 4, 2))
+            value = corners if field == "points" else np.concatenate([corners, corners + 9], 1)
+            return {"image": np.zeros((40, 50, 3), np.uint8), field: value.astype(dtype)}
+
+        codec = {"image": codecs.Png(), field: codecs.Scalar()}
+        return tfprep.open(make_dataset(dtype, samples={"train": 8}, make=make, codec=codec, kinds=KINDS).path)
+
+    options = {"geometry": [augment.Resize(28, 36), augment.Crop(27, 35)], "fields": ["image", field]}
+    for pad in ({}, {field: 4}):
+        whole, floats = (batches(made(dtype), 4, **options, pad=pad) for dtype in ("int64", "float32"))
+        check_same(floats, whole)
+        assert whole[0][field][0].dtype == np.float32
+
+
 # --- mistakes -----------------------------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ threads, and a resumed run draws the same (`generator_at`). With training=False 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import partial
@@ -258,9 +259,14 @@ def _filled(
 
     def after(output: Output, view: View) -> Output:
         if not any(specs[name].kind in RASTER_KINDS for name in output.fields if name in specs):
+            stored = {**specs, **dict.fromkeys(augmentation.derived)}.get(output.fields[0])
+            if view.forms[0].geometry and stored and stored.kind in PLACES and np.dtype(stored.dtype).kind in "iu":
+                output = replace(output, dtype="float32")  # as `warp_sample` makes them of whole numbers
             drops = output.fields[0] in lose_rows and not output.padded
             return replace(output, shape=(None, *output.shape[1:])) if drops else output
         sizes = [known_size(stages.geometry, output.shape[:2], augmentation.training) for stages in view.forms]
+        if len(sizes) > 1 and None in itertools.chain(*sizes):  # samples of one form differ: those of all come as lists
+            sizes = [(None, None)]
         shapes = [(*size, *output.shape[2:]) for size in sizes]
         largest = max(shapes, key=lambda shape: prod(side or 0 for side in shape))
         return replace(output, shape=largest, shapes=tuple(shapes) if len(shapes) > 1 else ())

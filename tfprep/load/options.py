@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args
 import numpy as np
 import pyarrow.compute as pc
 
+from tfprep.augment.geometry import RandomResizedCrop
 from tfprep.augment.mixing import CutMix, MixUp
 from tfprep.augment.transform import ColorOp, GeometryOp
 from tfprep.derive.inputs import Derived
@@ -26,7 +27,7 @@ from tfprep.load.order.samplers import VariantChoice
 from tfprep.load.order.schedule import Hosts, OrderName, Remainder
 from tfprep.load.order.where import Where
 from tfprep.load.outputs import FieldChoice
-from tfprep.recipe.checks import check_derive, check_ops
+from tfprep.recipe.checks import check_derive, check_ops, with_inner
 
 OnBad: TypeAlias = Literal["raise", "skip"]
 Verify: TypeAlias = Literal["always", "first_epoch", "never"]
@@ -157,9 +158,15 @@ def _views(name: str, value: Any) -> Any:
             raise LoaderError(f"{name} gives a number of views and their ops by name, such as {example}; not {value!r}")
         for option, ops in view[1].items():
             check_ops(option, ops)
-        if any(getattr(op, "sizes", None) is not None for op in view[1].get("geometry", ())):
+        if _growing(view[1].get("geometry", ())):
             raise LoaderError(f"{name}: sizes by epoch are not for views")
     return value
+
+
+def _growing(ops: Sequence[Any]) -> list[Any]:
+    """The ops with sizes by epoch, also those inside of others."""
+    inner = [each for op in ops for each in with_inner(op)]
+    return [op for op in inner if isinstance(op, RandomResizedCrop) and op.sizes is not None]
 
 
 def _bucket(name: str, value: Any) -> Any:
@@ -310,9 +317,9 @@ class LoaderOptions:
             raise LoaderError(f"{rule}: give each of the {self.host.count} hosts one sample at least")
         if self.views is not None and (self.geometry or self.color or self.bucket is not None):
             raise LoaderError("views have geometry and color of their own; leave geometry, color and bucket out")
-        growing = [op for op in self.geometry if getattr(op, "sizes", None) is not None]
-        if len(growing) > 1 or (growing and self.bucket is not None):
-            raise LoaderError("geometry: one op with sizes by epoch at most, and none with bucket")
+        growing = _growing(self.geometry)
+        if growing and (len(growing) > 1 or growing[0] not in self.geometry or self.bucket is not None):
+            raise LoaderError("geometry: one op with sizes by epoch at most, by itself, and none with bucket")
         if self.bucket is not None and (self.balance is not None or self.weights is not None):
             raise LoaderError("bucket takes each sample once per epoch; leave balance and weights out")
 
@@ -331,16 +338,15 @@ class LoaderOptions:
         return Hosts(index, count)
 
 
-def _listed(default: Any) -> Any:
-    return {} if default is MISSING else list(default) if isinstance(default, tuple) else default
-
-
 def deciding(*decides: Decides) -> list[str]:
     """The names of the options that decide one of these."""
     return [option.name for option in fields(LoaderOptions) if option.metadata.get("decides", "element") in decides]
 
 
-DEFAULTS = {option.name: _listed(option.default) for option in fields(LoaderOptions)}
+DEFAULTS: dict[str, Any] = {
+    option.name: {} if option.default is MISSING else list(option.default) if option.default == () else option.default
+    for option in fields(LoaderOptions)
+}
 """The default of each option, with lists for tuples, and {} for a dict."""
 
 ELSEWHERE = {

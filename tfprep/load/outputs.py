@@ -14,7 +14,7 @@ class scores that are stored as `TopK`, in place of all classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -151,7 +151,8 @@ def _padded(outputs: Outputs, specs: Mapping[str, FieldSpec], pad: Mapping[str, 
         if name not in outputs.fields:
             raise LoaderError(f"pad={{{name!r}: ...}}: no such field is loaded; there are {', '.join(outputs.fields)}")
         spec = _spec(specs, name)
-        if spec.kind in (*RASTER_KINDS, "text") or not spec.shape or None in spec.shape[1:] or spec.dtype[0] == "u":
+        has_rows = bool(spec.shape) and None not in spec.shape[1:] and spec.kind not in (*RASTER_KINDS, "text")
+        if not has_rows or spec.dtype.startswith(("u", "bool")):  # which do not hold -1
             fits = "pad fills up fields of N rows of signed numbers, such as boxes"
             raise LoaderError(f"{fits}; '{name}' is a {spec.kind} of {spec.dtype} {list(spec.shape)}")
     return tuple(
@@ -163,7 +164,7 @@ def _padded(outputs: Outputs, specs: Mapping[str, FieldSpec], pad: Mapping[str, 
 
 
 def _chosen(specs: Mapping[str, FieldSpec], choice: FieldChoice, path: str, outputs: dict[str, Output]) -> Structure:
-    if isinstance(choice, Mapping):
+    if isinstance(choice, Mapping) and choice:
         return {name: _chosen(specs, part, f"{path}/{name}", outputs) for name, part in choice.items()}
     names = names_of(choice)
     if path in outputs:
@@ -188,8 +189,10 @@ def _chosen(specs: Mapping[str, FieldSpec], choice: FieldChoice, path: str, outp
     return path
 
 
-def names_of(choice: str | Sequence[str]) -> tuple[str, ...]:
-    """One name or several as a tuple; LoaderError where there is none."""
+def names_of(choice: str | Collection[str]) -> tuple[str, ...]:
+    """One name or several as a tuple; LoaderError where there is none, or where they have no order."""
+    if isinstance(choice, set | frozenset):
+        raise LoaderError(f"a set of fields has no order of channels; write a list, such as {sorted(choice)}")
     names = (choice,) if isinstance(choice, str) else tuple(choice)
     if not names:
         raise LoaderError("an empty list of fields; name at least one")

@@ -55,8 +55,8 @@ _WHY = {
     "fingerprint": "; the dataset was built again, or its files differ",
     "added": "; these fields were computed again meanwhile, by another model or from other samples",
     "selection": "; the fold, the mix, or what where and balance find differ",
-    "rules": "; fill, border, min_visible, flip_indices or class names of the dataset differ, or this "
-    "version of tfprep computes an op in another way",
+    "rules": "; fill, border, min_visible, flip_indices, the number of classes or the declared fields of the dataset differ, or "
+    "this version of tfprep computes an op in another way",
 }
 
 
@@ -145,11 +145,9 @@ class LoaderPlan:
         for name in ("inputs", "targets"):  # a list of one name means the name
             options[name] = _single_names(options[name])
         selection = [type(sampler).__name__, {option.name: getattr(sampler, option.name) for option in fields(sampler)}]
-        rules = [
-            OPS,
-            self.augmentation.rules if self.augmentation else {},
-            {name: list(manifest.classes.get(name, ())) for name in (self.mixing.labels if self.mixing else ())},
-        ]
+        rules = [OPS, self.augmentation.rules if self.augmentation else {}, self.mixing.labels if self.mixing else {}]
+        if manifest.imported is not None:  # another index of the same shards may declare other kinds, shapes and forms
+            rules.append([manifest.fields[field.field] for field in self.fields_in[""]])
         return {
             "dataset": [source.name for source in self.sources],
             "fingerprint": self.table.fingerprint,
@@ -248,7 +246,11 @@ def plan_loader(sources: Sequence[SplitRows], options: LoaderOptions) -> LoaderP
     for name in dict.fromkeys([*delivered, *sorted(needed)]):
         field = StoredField(name, datasets[0].codecs[name], stored[name])
         fields_in.setdefault(datasets[0].group_of(name), []).append(field)
-    tables = {group: _table_of(group, table) if group else table for group in fields_in}
+    tables = {"": table}
+    for group in [group for group in fields_in if group]:
+        tables[group] = RecordTable(
+            [replace(part, dataset=added_fields(part.dataset, part.split, group, part.read)) for part in sources]
+        )
 
     # By whom, in which memory.
     cpus, free_memory = usable_cpus(), available_memory()
@@ -377,13 +379,6 @@ def _with_channels(outputs: Outputs, specs: Mapping[str, FieldSpec]) -> list[str
     """The outputs of images, and of masks and maps [H, W, C]."""
     rasters = {name for name, spec in specs.items() if spec.kind in RASTER_KINDS}
     return [output.name for output in outputs.outputs if len(output.shape) == 3 and rasters.issuperset(output.fields)]
-
-
-def _table_of(group: str, table: RecordTable) -> RecordTable:
-    """The places of the records of added fields."""
-    return RecordTable(
-        [replace(part, dataset=added_fields(part.dataset, part.split, group, part.read)) for part in table.parts]
-    )
 
 
 def _may_cache(options: LoaderOptions, read: Outputs, augmentation: Augmentation | None) -> bool:

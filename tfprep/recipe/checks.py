@@ -52,7 +52,7 @@ def check_options(options: Mapping[str, Any]) -> None:
     for option in ("geometry", "color"):
         check_ops(option, options[option])
         for op in options[option]:
-            if any(getattr(each_op, "sizes", None) is not None for each_op in _with_inner(op)):
+            if any(getattr(each_op, "sizes", None) is not None for each_op in with_inner(op)):
                 raise RecipeError(
                     f"{option}: {op!r} has sizes by epoch, which are for a loader; give a height and width"
                 )
@@ -160,7 +160,7 @@ def check_ops(option: str, ops: Any) -> None:
         raise RecipeError(f"{option}: expected a list of ops, not {ops!r}")
     for number, op in enumerate(ops):
         place = f"{option}[{number}]"
-        for each_op in _with_inner(op):
+        for each_op in with_inner(op):
             if not callable(each_op) or inspect.isclass(each_op):
                 raise RecipeError(f"{place}: expected an op or a function, not {each_op!r}{_called(each_op)}")
             if isinstance(each_op, Custom) and each_op is not op:
@@ -173,10 +173,10 @@ def check_ops(option: str, ops: Any) -> None:
                 raise RecipeError(f"{place}: {op!r} {what}; it belongs in {_option_of(each_op)}=[...]")
 
 
-def _with_inner(op: Any) -> list[Any]:
+def with_inner(op: Any) -> list[Any]:
     """Return an op, the ops inside it if it is a policy, and those inside them."""
     inner = getattr(op, "ops", None) or ([op.op] if hasattr(op, "op") else [])
-    return [op, *(below for inner_op in inner for below in _with_inner(inner_op))]
+    return [op, *(below for inner_op in inner for below in with_inner(inner_op))]
 
 
 def _option_of(op: Any) -> str:

@@ -247,6 +247,22 @@ def test_a_run_does_not_resume_in_records_of_the_same_names(tmp_path):
         loader.load_state_dict(states[0])
 
 
+def test_a_run_does_not_resume_in_fields_that_were_declared_otherwise(tmp_path):
+    """The shards and the places are the same, and the bytes of a field are another array."""
+    write(tmp_path / "a.tfrecord", [serialized({"n": n, "raw": bytes(range(6))}) for n in range(8)])
+    states, declared = [], tmp_path / "declared.json"
+    for shape in ([2, 3], [3, 2]):
+        declared.write_text(json.dumps({"raw": {"dtype": "uint8", "shape": shape}}))
+        index_tfrecords(str(tmp_path / "a.tfrecord"), "train", features=declared)
+        for fields in (["n"], ["raw"]):
+            states.append(tfprep.open(tmp_path).numpy_loader("train", 4, fields=fields).state_dict(step=1))
+    assert states[0] == states[2]  # of a field that stayed as it is
+    with contextlib.closing(tfprep.open(tmp_path).numpy_loader("train", 4, fields=["raw"])) as loader:
+        loader.load_state_dict(states[3])
+        with pytest.raises(LoaderError, match=r"its rules is .* the declared fields of the dataset differ"):
+            loader.load_state_dict(states[1])
+
+
 @pytest.mark.parametrize(
     ("where", "keep"),
     [

@@ -10,7 +10,8 @@ from tfprep.load.order.where import rows_where
 KEYS = ["day/a", "night/b", "day/c", "night/d", "dusk/e"]
 LABELS = [0, 1, 2, 1, 0]
 HEIGHTS = [100, 200, 300, 200, 50]
-COLUMNS = {"key": pa.chunked_array([KEYS]), "label": pa.chunked_array([LABELS]), "height": pa.chunked_array([HEIGHTS])}
+COLUMNS = {"key": pa.chunked_array([KEYS]), "label": pa.chunked_array([LABELS])}
+COLUMNS |= {"height": pa.chunked_array([HEIGHTS], pa.uint32()), "rain": pa.chunked_array([[1, None, 0, 2, None]])}
 NAMES = ("cat", "dog", "owl")
 
 
@@ -30,6 +31,7 @@ def rows(where, names=NAMES):
         "label == 1", "label != 1 and height >= 100", "height < 100 or label == 2", "not (label == 1)",
         "label in (0, 2)", "label not in [0, 2]", "100 <= height < 300", "key.startswith('day')",
         "not key.endswith('c') and 'night' not in key", "'d' in key", "height > -150", "2 == label",
+        "height in (200.5, 100)", "height not in (-1, 2.0e2)", "height in (4294967396,)",
     ],
 )  # fmt: skip
 def test_expressions_select_the_rows_that_python_selects(where):
@@ -44,9 +46,11 @@ def test_expressions_select_the_rows_that_python_selects(where):
         ("label == 'dog'", "label == 1"),
         ("label in ('cat', 'owl')", "label in (0, 2)"),
         ("'owl' == label", "label == 2"),
+        ("rain not in (1, 2)", "rain == 0"),  # a row without a value is left out
+        ("not rain in (1,)", "rain != 1"),
     ],
 )
-def test_class_names(where, same):
+def test_class_names_and_missing_values(where, same):
     assert rows(where) == rows(same) != []
 
 

@@ -74,16 +74,13 @@ class StratifiedSampler:
         """(first sample, samples, quota) by stratum."""
         return words(np.cumsum([0, *self.sizes[:-1]])), words(self.sizes), words(self.quotas)
 
-    @property
-    def key(self) -> int:
-        return seed_key(self.seed, "strata")
-
     def samples(self, item: Words, epoch: Words) -> tuple[Words, Words]:
         stratum = np.searchsorted(self.ends, item, "right")
         first, size, quota = (column[stratum] for column in self.columns)
         position = epoch * quota + item - (self.ends[stratum] - quota)
         passes, inside = position // size, position % size
-        return first + permute(inside, size, subkey(subkey(self.key, stratum), passes)), passes
+        key = subkey(subkey(seed_key(self.seed, "strata"), stratum), passes)
+        return first + permute(inside, size, key), passes
 
     def substitute(self, sample: Words, draw: Words) -> Words:
         """A sample of the same stratum."""
@@ -125,20 +122,16 @@ class WeightedSampler:
         total[last:] = self.size
         return words(np.rint(total * UNIT))
 
-    @property
-    def start(self) -> int:
-        return seed_key(self.seed, "weights") >> 32
-
     def samples(self, item: Words, epoch: Words) -> tuple[Words, Words]:
-        unit = np.uint64(UNIT)
-        offset = (words(self.start) + epoch * np.uint64(STEP)) % unit
+        unit, start = np.uint64(UNIT), seed_key(self.seed, "weights") >> 32
+        offset = (words(start) + epoch * np.uint64(STEP)) % unit
         sample = np.searchsorted(self.ends, item * unit + offset, "right")
         begin = np.where(sample > 0, self.ends[sample - 1], np.uint64(0))
         first_item = (begin + unit - np.uint64(1) - offset) // unit
         # An epoch with this offset draws ceil((end - offset) / unit) - ceil((begin - offset) / unit) of the sample with the
         # counts [begin, end). Summed over epochs, the offset's own wraps cancel, and what is left are sums of
         # floor((a k + b) / unit).
-        shift = np.uint64(UNIT - 1 - self.start)
+        shift = np.uint64(UNIT - 1 - start)
         before, until = (floor_sums(epoch, UNIT, UNIT - STEP, at + shift) for at in (begin, self.ends[sample]))
         return sample.astype(np.uint64), until - before + item - first_item
 

@@ -167,7 +167,7 @@ class _Evaluator:
             )
         if isinstance(op, ast.In | ast.NotIn):
             if isinstance(b, list):
-                contained = pc.is_in(a, value_set=pa.array(b))
+                contained = pc.if_else(a.is_valid(), pc.is_in(a, value_set=pa.array(b)), None)
             elif isinstance(a, str) or (isinstance(a, int) and of_label):
                 contained = _contains(b, a)
             else:

@@ -281,7 +281,7 @@ class BatchAssembler:
             rows["verify"][:] = 1 - self._verified[rows["record"]]
         self._look_up(batch, rows)
         cache = self._cache  # `close` may take it away at any time
-        if not self.reader.fields:  # the index has it all
+        if not self.reader.read_places:  # the index has it all
             state.records_read += len(rows)
             return rows.take(slice(0))
         if cache is None or not (held := cache.holds(rows["record"])).any():

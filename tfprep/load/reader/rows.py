@@ -179,31 +179,40 @@ class Target:
         return plain and field.into_array and field.spec.dtype == self.output.dtype
 
     def place(self, value: Any, values: Mapping[str, Any], row: int) -> None:
-        """Write a value into its row, or its channels of it."""
-        rows, output, name = values[self.output.name], self.output, self.name
+        """Write a value into its row, or its channels of it. SampleError where it does not fit."""
+        rows, output = values[self.output.name], self.output
         if output.dtype == "string":
             rows[row] = value if isinstance(value, str) else np.array(value, object)
             return
+        value = np.asarray(value)
         if None in output.shape:
+            self._check(value, output.shape)
             rows[row] = np.array(value, output.dtype, order="C")
             return
         target = rows[row, ...]
         if output.padded:
-            if len(value) > len(target):
-                raise SampleError(f"'{name}' has {len(value)} rows, more than pad={{'{name}': {len(target)}}} takes")
-            target[: len(value)] = value
-            target[len(value) :] = PADDING
-            return
+            count, most = len(value) if value.ndim else 0, len(target)
+            if count > most:
+                raise SampleError(f"'{self.name}' has {count} rows, more than pad={{'{self.name}': {most}}} takes")
+            target[count:] = PADDING
+            target = target[:count]
         if self.channels is not None:
             target = target[..., slice(*self.channels)]
             value = value.reshape(*value.shape[:2], -1)
-        if np.shape(value) != target.shape:
-            raise SampleError(f"'{name}' has shape {np.shape(value)}, in the other records it has {target.shape}")
+        self._check(value, target.shape)
         if self.channels is not None and value.shape[2] <= FEW_CHANNELS:
             for channel in range(value.shape[2]):
                 np.copyto(target[..., channel], value[..., channel])
         else:
             np.copyto(target, value)
+
+    def _check(self, value: Array, shape: Sequence[int | None]) -> None:
+        """Raise SampleError for a value of another shape or type, which a function of the user may have made."""
+        sides = zip(shape, value.shape, strict=False)
+        if value.ndim != len(shape) or any(side not in (None, size) for side, size in sides):
+            raise SampleError(f"'{self.name}' has shape {value.shape}, in the other records it has {tuple(shape)}")
+        if value.dtype != self.output.dtype and not np.can_cast(value.dtype, self.output.dtype, "same_kind"):
+            raise SampleError(f"'{self.name}' is {value.dtype}, in the other records it is {self.output.dtype}")
 
 
 def targets_of(outputs: Sequence[Output], specs: Mapping[str, FieldSpec]) -> list[Target]:
@@ -398,13 +407,12 @@ class RowReader:
         for number in range(len(reading.fields)):
             self.places.append(place := Place(number, reading, self.columns))
             self.columns += 1 + len(place.columns)
-        self._read_places = [place for place in self.places if place.fields]
-        self.fields = [name for place in self.places for name in place.fields]
+        self.read_places = [place for place in self.places if place.fields or place.augmenter]  # derived from no field
 
     def byte_spans(self, rows: Rows) -> ByteSpans:
         """The bytes at URLs that reading these rows takes."""
         spans: list[list[Numbers]] = []
-        for place in self._read_places:
+        for place in self.read_places:
             file, offset, size = rows.table[place.first : place.first + 3]
             every = (rows["verify"] != 0) | place.whole
             whole, some = np.flatnonzero(every), np.flatnonzero(~every)
@@ -422,7 +430,7 @@ class RowReader:
         table, unread = rows.table.T.tolist(), []
         if self._announce or (len(table) > 1 and rows["verify"].any()):
             for cells in table:  # all at once: a thread that waits for one after the other would be slower
-                for place in self._read_places:
+                for place in self.read_places:
                     self.files.will_need(*cells[place.first : place.first + 3])
         for number, cells in enumerate(table):
             if reason := self._fill_row(values, cells, state):
@@ -431,7 +439,7 @@ class RowReader:
 
     def _fill_row(self, values: Mapping[str, Any], cells: Sequence[int], state: ThreadState) -> str:
         """Fill a row; return why it cannot be read, "" if it was."""
-        for place in self._read_places:
+        for place in self.read_places:
             state.path, state.offset = self.files.paths[cells[place.first]], cells[place.first + 1]
             try:
                 state.enter("read")
