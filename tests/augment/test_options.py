@@ -74,7 +74,13 @@ WRONG = [
         (lambda weights=wrong: augment.OneOf([augment.Flip()], weights), r"OneOf.weights has one number")
         for wrong in ([1, 2], [0], ["1"], "1", 1.0, [inf], [nan], [-1])
     ),
-    (lambda: augment.SomeOf([augment.Flip()], 2), r"SomeOf.count is from 0 to the number of ops, 1, got 2"),
+    *(
+        (lambda count=wrong: augment.SomeOf([augment.Flip()], count), r"SomeOf.count is from 0 to the number of ops, 1, got")
+        for wrong in (2, (1,), 0.5, (0, 0.5), "1")
+    ),
+    (lambda: augment.JpegArtifacts((30.5, 90)), "JpegArtifacts.quality is of whole numbers"),
+    (lambda: derive.OneObject(target=0), "OneObject.target is neither background nor void, got 0"),
+    (lambda: derive.OneObject(target=5, void=5), "OneObject.target is neither background nor void, got 5"),
     (lambda: derive.Distance(to="outside"), "Distance.to is 'class', 'inside' or 'boundary', got 'outside'"),
     (lambda: derive.Distance(target=()), "at least one class"),
     (lambda: derive.Distance(normalize=True), "normalize divides by truncate_px"),

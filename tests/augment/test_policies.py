@@ -83,6 +83,15 @@ def test_gray_images_keep_one_channel_of_what_rgb_becomes(op):
         np.testing.assert_array_equal(out, made(np.repeat(gray, 3, axis=2), color=[op])[:, :, :1])
 
 
+@pytest.mark.parametrize("table", [np.arange(256) * 1.5, np.arange(256), np.zeros((3, 256), np.uint8)])
+def test_a_table_of_another_type_is_an_error(table):
+    """Its numbers would be cut off."""
+    tone = type("Tone", (), {"curve": lambda self, generator: table})()
+    for color in ([tone], [Gamma(), tone]):
+        with pytest.raises(SampleError, match=r"Tone.curve returns uint8 \[256\] or \[256, 3\]"):
+            made(IMAGE, color=color)
+
+
 def test_policies_of_geometry_turn_images_of_any_type():
     deep = IMAGE.astype(np.float32) / 255
     for op in (Maybe(Flip(p=1), p=1), OneOf([Flip(p=1)]), SomeOf([Maybe(Flip(p=1), p=1)], count=1)):
@@ -109,20 +118,6 @@ def test_a_custom_function_stands_between_geometry_ops():
     assert unchanged["image"] is IMAGE
     always = apply_geometry(sample, KINDS, [(Custom(halve, always=True), None)])
     assert always["image"].shape == (20, 25, 3)
-
-
-def test_an_albumentations_pipeline_is_a_custom_function(monkeypatch):
-    monkeypatch.setenv("NO_ALBUMENTATIONS_UPDATE", "1")
-    albumentations = pytest.importorskip("albumentations")
-    pipeline = albumentations.Compose([albumentations.HorizontalFlip(p=1)], seed=0)
-
-    def run(sample, generator):
-        pipeline.set_random_seed(int(generator.integers(1 << 31)))
-        return {**sample, **pipeline(image=sample["image"], mask=sample["mask"])}
-
-    out = apply_geometry({"image": IMAGE, "mask": IMAGE[:, :, 0]}, KINDS, [(Custom(run), rng())])
-    np.testing.assert_array_equal(out["image"], IMAGE[:, ::-1])
-    np.testing.assert_array_equal(out["mask"], IMAGE[:, ::-1, 0])
 
 
 # --- every op -------------------------------------------------------------------------------------------------------

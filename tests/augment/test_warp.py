@@ -71,6 +71,9 @@ def test_any_number_of_channels(channels):
 def test_whole_number_maps_are_rounded_and_floats_kept():
     array = np.array([[0, 1], [1, 2]], np.int64)
     assert warped(array, Resize(1, 1)((2, 2), None), "map").tolist() == [[1]]
+    for dtype in ("int32", "uint32", "int64", "uint64"):  # float32 holds the largest number plus 1
+        highest = np.full((6, 6), np.iinfo(dtype).max, dtype)
+        np.testing.assert_array_equal(warped(highest, Resize(3, 3)((6, 6), None), "map"), highest[:3, :3])
     half = np.array([[0, 1], [0, 0]], np.float16)
     out = warped(half, Resize(1, 1)((2, 2), None), "map")
     assert out.dtype == np.float16
@@ -156,6 +159,24 @@ def test_masks_of_any_type_show_the_same_pixels_when_turned(dtype):
         np.testing.assert_array_equal(out, of_class[warped(MASK, turned, "mask", fill={"x": 0})])
 
 
+def test_boxes_without_area_are_not_dropped_beside_rows_of_which_nothing_is_known():
+    sample = {
+        "image": IMAGE,
+        "boxes": np.array([[1, 1, 5, 5], [7, 7, 7, 9]]),
+        "labels": np.arange(2),
+        "label": np.int64(1),
+    }
+    kinds, mirror = (
+        {"image": "image", "boxes": "boxes", "labels": "label", "label": "label"},
+        compose((37, 53), Flip(1)),
+    )
+    with pytest.raises(SampleError, match=r"write row_fields={'boxes': \['labels'\]}, or \[\] if not"):
+        warp_sample(sample, kinds, mirror)
+    for rows, kept in ({"boxes": ["labels"]}, [0]), ({"boxes": []}, [0, 1]):
+        out = warp_sample(sample, kinds, mirror, row_fields=rows)
+        assert (out["boxes"].tolist(), out["labels"].tolist()) == ([[48, 1, 52, 5]], kept)
+
+
 TURNED = compose((37, 53), Rotate((5, 5)))
 WRONG = [
     (IMAGE, "mask", identity((37, 53)), {}, r"a mask is \[H, W\]"),
@@ -186,6 +207,8 @@ def test_floats_are_filled_with_fractions_and_nan(dtype, fill):
     pytest.importorskip("ml_dtypes")  # it gives NumPy bfloat16
     larger = warped(IMAGE[..., 0].astype(dtype), identity((38, 54)), "map", fill={"x": fill}).astype(float)
     np.testing.assert_allclose(larger[-1], fill, rtol=1e-2)
+    quarter = warped(np.array([[0, 1], [0, 0]], dtype), Resize(1, 1)((2, 2), None), "map")
+    assert (quarter.dtype, float(quarter[0, 0])) == (dtype, 0.25)
 
 
 def test_a_lack_of_memory_is_no_fault_of_the_sample():

@@ -86,8 +86,9 @@ def of(op, mask, seed=0):
     return op({"mask": mask}, np.random.default_rng(seed))
 
 
+@pytest.mark.parametrize("factor", [1, 70_000])
 @pytest.mark.parametrize("background", [0, 2])
-def test_outer_boundaries_count_void_as_no_object(background):
+def test_outer_boundaries_count_void_as_no_object(background, factor):
     """Boundary pixels are background next to an object, and object pixels near two different objects; void is neither."""
     mask = np.random.default_rng(3).choice(np.array([0, 1, 2, 3, 255], np.uint8), (20, 24))
     expected = np.zeros(mask.shape, np.uint8)
@@ -99,7 +100,9 @@ def test_outer_boundaries_count_void_as_no_object(background):
         objects = set(eight.ravel().tolist()) - {background, 255}
         touches = own == background or len(objects) > 1
         expected[row, column] = own != 255 and bool(four) and touches
-    np.testing.assert_array_equal(of(derive.Boundaries(mode="outer", background=background, void=255), mask), expected)
+    numbers = np.where(np.isin(mask, (background, 255)), mask, mask * np.int64(factor) + (1 << 24))  # of instances
+    op = derive.Boundaries(mode="outer", background=background, void=255)
+    np.testing.assert_array_equal(of(op, numbers), expected)
 
 
 EMPTY, ONE = np.zeros((6, 7), np.uint8), np.zeros((6, 7), np.uint8)
@@ -173,6 +176,10 @@ def test_more_objects_than_16_bits_hold():
         *(
             (op, {"mask": np.array([[0, -1, 1]]), "classes": CLASSES[:1, :3]}, SampleError, "count from 0; the mask holds -1")
             for op in (derive.InstanceBoxes(), derive.InstanceCenters(), derive.OneInstance(mask="mask"), derive.UNetWeights())
+        ),
+        (
+            derive.InstanceClasses(), {"mask": CLASSES, "classes": np.where(CLASSES == 2, -1, 3)}, SampleError,
+            "count from 0; the mask holds -1",
         ),
         (
             derive.ClickMaps(), {"mask": CLASSES, "clicks": np.array([[2.5, 2.5, 1, 0], [4.5, 2.5, 1, 1]])}, SampleError,

@@ -54,7 +54,11 @@ def apply_colors(image: ImageArray, steps: Iterable[tuple[ColorOp, np.random.Gen
     curve: Array | None = None
     for op, generator in steps:
         if is_tone(op):
-            curve = op.curve(generator) if curve is None else follow(curve, op.curve(generator))
+            table = op.curve(generator)
+            if table.dtype != np.uint8 or table.shape not in ((256,), (256, 3)):
+                rule = f"{type(op).__name__}.curve returns uint8 [256] or [256, 3]"
+                raise SampleError(f"{rule}, this one returned {table.dtype} {list(table.shape)}", stage="color")
+            curve = table if curve is None else follow(curve, table)
             continue
         image = op(image if curve is None else apply_curve(image, curve), generator)
         curve = None

@@ -29,11 +29,7 @@ _LUMA = np.array([19595, 38470, 7471], np.float32)
 
 @dataclass(frozen=True)
 class _Blend:
-    """An op that blends the image with a plainer one.
-
-    Attributes:
-        amount: the factor is drawn uniformly from 1 ± this number, or from a range (from, to).
-    """
+    """An op that blends the image with a plainer one."""
 
     amount: float | Range = 0.2
 

@@ -117,6 +117,8 @@ class JpegArtifacts:
 
     def __post_init__(self) -> None:
         require_range("JpegArtifacts.quality", self.quality, 1, 100)
+        whole = all(isinstance(end, int) for end in self.quality)
+        require(whole, "JpegArtifacts.quality is of whole numbers", self.quality, "for example (30, 90)")
         known = self.subsampling in ("444", "422", "420")
         require(known, "JpegArtifacts.subsampling is '444', '422' or '420'", self.subsampling, "choose one")
 

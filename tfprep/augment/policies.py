@@ -134,9 +134,9 @@ class SomeOf(Policy):
 
     def __post_init__(self) -> None:
         _require_ops("SomeOf", self.ops, None)
-        low, high = self._counts()
-        rule = f"SomeOf.count is from 0 to the number of ops, {len(self.ops)}"
-        require(0 <= low <= high <= len(self.ops), rule, self.count, "for example 1")
+        counts, rule = self._counts(), f"SomeOf.count is from 0 to the number of ops, {len(self.ops)}"
+        whole = len(counts) == 2 and all(isinstance(count, int) for count in counts)
+        require(whole and 0 <= counts[0] <= counts[1] <= len(self.ops), rule, self.count, "for example 1")
 
     def drawn(self, generator: np.random.Generator | None) -> list[tuple[Any, np.random.Generator | None]]:
         if generator is None:

@@ -68,7 +68,7 @@ def warp_sample(
     transform: Transform,
     *,
     border: Border = "constant",
-    fill: Mapping[str, Fill] | None = None,
+    fill: Mapping[str, Fill | None] | None = None,
     size: Size | None = None,
     reduced: int = 1,
     min_visible: float = 0.0,
@@ -88,8 +88,8 @@ def warp_sample(
     Where the transform mirrors, the rows of points that `flip_indices` names are exchanged: `{"points": (0, 2, 1)}` keeps row 0
     the nose, row 1 the left eye and row 2 the right eye of a face, of every three rows.
 
-    Raises SampleError where an array does not fit its kind or cannot be warped, and where a mask without `fill` would show pixels
-    outside the image.
+    Raises SampleError where an array does not fit its kind or cannot be warped, and where a mask without `fill`, or a field whose
+    `fill` is None, would show pixels outside the image.
     """
     size = size or raster_size(sample, kinds)
     if size is None:
@@ -107,7 +107,8 @@ def warp_sample(
         kind = kinds.get(name)
         try:
             if kind in RASTER_KINDS:
-                warped[name] = _raster(np.asarray(value), kind == "mask", warp, fills.get(name))
+                outside = fills.get(name, None if kind == "mask" else 0)
+                warped[name] = _raster(np.asarray(value), kind == "mask", warp, outside)
             elif kind == "points":
                 warped[name] = exchange_rows(warp_points(value, warp.transform), flips.get(name, ()))
             elif kind == "boxes":
@@ -253,6 +254,10 @@ def _before(matrix: Array, transform: Transform) -> Transform:
     return Transform(matrix, transform.size).then(transform)
 
 
+_ROWS = frozenset({"label", "points", "scalar"})
+"""The kinds of fields that may have a row for each box."""
+
+
 def _only_visible(
     sample: Sample,
     warped: Sample,
@@ -266,6 +271,15 @@ def _only_visible(
     for name in (name for name, kind in kinds.items() if kind == "boxes" and name in sample):
         visible = warp_boxes(sample[name], transform)[1]
         seen = (visible > 0) & (visible >= min_visible - _ROUNDING_SHARE)
+        if name not in row_fields and not seen.all():  # also a box without an area that was only mirrored
+            rows_of = {
+                each: np.shape(sample[each])[:1] for each, kind in kinds.items() if kind in _ROWS and each in sample
+            }
+            if unknown := [each for each, rows in rows_of.items() if rows == seen.shape]:
+                rule = f"boxes that are not visible are dropped, and {unknown} may have a row for each of {name!r}"
+                raise SampleError(
+                    f"{rule}; write row_fields={{{name!r}: {unknown}}}, or [] if not", stage="geometry", field=name
+                )
         for field in (name, *(field for field in row_fields.get(name, ()) if kinds.get(field) != "mask")):
             rows = np.asarray(warped[field])
             several = kinds.get(field) == "points" and len(seen) and not len(rows) % len(seen)
@@ -289,10 +303,11 @@ def _raster(array: Array, mask: bool, warp: _Warp, fill: Fill | None) -> Array:
     view = view or _view(warp.transform, warp.size, own, warp.border, warp.reduced)
     if view.plan is not None and view.plan.is_identity(own):
         return array
-    if mask and fill is None and warp.border == "constant" and view.uncovers:
-        rule = "the geometry shows pixels outside of the image, and no number is known for them in this mask"
+    if fill is None and warp.border == "constant" and view.uncovers:
+        rule = "the geometry shows pixels outside of the image, and no number is known for them in this"
         raise SampleError(
-            f'{rule}; write fill={{"mask": 255}} into the recipe, by the name of the mask, or border="reflect"'
+            f"{rule} {'mask' if mask else 'map'}; write fill={{'mask': 255}} into the recipe, by the name of the field, or "
+            "border='reflect'"
         )
     values = _filling(fill, array.dtype) if fill else np.zeros((), array.dtype)  # one value, or one per channel
     if values.ndim and values.shape != array.shape[2:]:
@@ -351,10 +366,16 @@ def _resampled(array: Array, view: _View, border: Border, fill: Array) -> Array:
 
 
 def _back(array: Array, dtype: np.dtype[Any]) -> Array:
-    """To the raster's own dtype, rounded where that is not a floating one."""
-    if array.dtype == dtype:
-        return array
-    return (array if dtype.kind == "f" else np.rint(array)).astype(dtype)
+    """To the raster's own dtype, rounded where that is one of whole numbers."""
+    if array.dtype == dtype or dtype.kind not in "biu":
+        return array.astype(dtype, copy=False)
+    if dtype.kind == "b":
+        return np.rint(array).astype(dtype)
+    highest = np.iinfo(dtype).max
+    with np.errstate(invalid="ignore"):
+        whole = np.rint(array).astype(dtype)
+    whole[array >= highest] = highest  # of 32 and 64 bits it is 1 more in float32, which would wrap
+    return whole
 
 
 _PROBES = 9

@@ -325,7 +325,7 @@ def two_nearest(cells: Array, reach_px: float) -> tuple[Array, Array]:
     """
     nearest = np.full(cells.shape, np.inf, np.float32)
     second = nearest.copy()
-    for number, box in _boxes(cells):
+    for number, box in boxes_of(cells):
         window = tuple(
             slice(max(0, side.start - ceil(reach_px)), min(length, side.stop + ceil(reach_px)))
             for side, length in zip(box, cells.shape, strict=True)
@@ -343,8 +343,8 @@ def components(region: Array) -> Array:
     return np.asarray(cv2.connectedComponents(region.astype(np.uint8), connectivity=8)[1])
 
 
-def _boxes(cells: Array) -> list[tuple[int, tuple[slice, slice]]]:
-    """Each cell's number and bounding box."""
+def boxes_of(cells: Array) -> list[tuple[int, Box]]:
+    """The number of each cell, ascending, and the smallest window that holds it; 0 is not a cell."""
     rows, columns = np.nonzero(cells)
     if not len(rows):
         return []

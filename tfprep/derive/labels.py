@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from tfprep.checks import require, require_classes, require_count, require_distance, require_positive
-from tfprep.derive.distance import ERROR_PX, components, distance_to
+from tfprep.derive.distance import ERROR_PX, boxes_of, components, distance_to
 from tfprep.derive.heatmaps import stamp_gaussian
 from tfprep.derive.inputs import classes_of, counted_from_0, mask_of, merged
 from tfprep.errors import SampleError
@@ -56,12 +56,11 @@ class Boundaries:
         if self.mode == "inner":
             edge &= mask != self.background
         if self.mode == "outer":
-            # Also pixels of an object with two different objects among themselves and their 8 neighbors. float32 holds every
-            # class, and numbers below and above all of them.
+            # Also pixels of an object with two different objects among themselves and their 8 neighbors.
             none = (mask == self.background) | (mask == self.background if self.void is None else mask == self.void)
-            numbers, square = mask.astype(np.float32), np.ones((3, 3), np.uint8)
-            highest = cv2.dilate(np.where(none, np.float32(-1), numbers), square)
-            lowest = cv2.erode(np.where(none, np.float32(1 << 16), numbers), square)
+            square = np.ones((3, 3), np.uint8)  # and float64, which holds every number of an object
+            highest = cv2.dilate(np.where(none, -np.inf, mask), square)
+            lowest = cv2.erode(np.where(none, np.inf, mask), square)
             edge &= (mask == self.background) | (~none & (highest != lowest))
         if self.width_px > 0 and edge.any():
             edge = distance_to(edge) < self.width_px + ERROR_PX
@@ -77,7 +76,7 @@ class OneHot:
     """
 
     kind: ClassVar[Kind] = "map"
-    follows: ClassVar[frozenset[str]] = EFFECTS
+    follows: ClassVar[frozenset[str]] = frozenset({"crop", "flip"})
     inputs: ClassVar[tuple[str, ...]] = ("mask",)
 
     classes: int
@@ -129,6 +128,15 @@ class OneObject:
     def __post_init__(self) -> None:
         require_classes(self, "target", "background", "void")
         require_count("OneObject.min_px", self.min_px, 1)
+        is_object = self.target not in (self.background, self.void)
+        require(
+            is_object, "OneObject.target is neither background nor void", self.target, "background=None has objects"
+        )
+
+    @property
+    def marks_void(self) -> int | None:
+        """The number of void pixels in the new mask."""
+        return None if self.void is None else 255
 
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
         mask = mask_of(sample, self.mask)
@@ -160,16 +168,12 @@ class OneObject:
 def thick_boundaries(mask: Array, void: int | None = None) -> Array:
     """bool [H, W]: pixels with one of their 4 neighbors in another class; pairs with `void` do not count."""
     edge = np.zeros(mask.shape, bool)
-    for axis in (0, 1):
-        first, second = (slice(None, -1), slice(1, None))
-        one, other = (mask[first], mask[second]) if axis == 0 else (mask[:, first], mask[:, second])
-        differ = one != other
+    for numbers, marks in ((mask, edge), (mask.T, edge.T)):
+        differ = numbers[:-1] != numbers[1:]
         if void is not None:
-            differ &= (one != void) & (other != void)
-        view = edge if axis == 0 else edge.T
-        differ = differ if axis == 0 else differ.T
-        view[:-1] |= differ
-        view[1:] |= differ
+            differ &= (numbers[:-1] != void) & (numbers[1:] != void)
+        marks[:-1] |= differ
+        marks[1:] |= differ
     return edge
 
 
@@ -246,14 +250,12 @@ class InstanceBoxes:
 
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
         numbered = _instances(mask_of(sample, self.mask), self.background, self.void)
-        rows, columns = np.nonzero(numbered)
-        numbers, index, counts = np.unique(numbered[rows, columns], return_inverse=True, return_counts=True)
-        boxes = np.empty((len(numbers), 4))
-        for column, positions in enumerate((columns, rows)):
-            boxes[:, column], boxes[:, column + 2] = np.inf, -np.inf
-            np.minimum.at(boxes[:, column], index, positions)
-            np.maximum.at(boxes[:, column + 2], index, positions + 1)
-        return boxes[counts >= self.min_px].astype(np.float32)
+        boxes = [
+            (x.start, y.start, x.stop, y.stop)
+            for number, (y, x) in boxes_of(numbered)
+            if np.count_nonzero(numbered[y, x] == number) >= self.min_px
+        ]
+        return np.array(boxes, np.float32).reshape(-1, 4)
 
 
 @dataclass(frozen=True)
@@ -279,7 +281,7 @@ class InstanceClasses:
 
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
         numbered = _instances(mask_of(sample, self.mask), self.background, self.void)
-        classes = mask_of(sample, self.classes).astype(np.int64)
+        classes = counted_from_0(mask_of(sample, self.classes)).astype(np.int64)
         width = int(classes.max(initial=0)) + 1
         pairs, counts = np.unique(numbered * width + classes, return_counts=True)
         majority = []
@@ -319,6 +321,8 @@ class OneInstance:
     def __post_init__(self) -> None:
         require_count("OneInstance.min_px", self.min_px, 1)
         require_classes(self, "target", "background", "void")
+
+    marks_void = OneObject.marks_void
 
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
         mask = mask_of(sample, self.mask)

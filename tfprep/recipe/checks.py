@@ -74,7 +74,7 @@ def check_kinds(options: Mapping[str, Any], source_kinds: Mapping[str, Kind]) ->
     moving = next((op for op in options["geometry"] if not isinstance(op, Custom)), None)
     if moving is not None and not RASTER_KINDS & set(source_kinds.values()):
         raise RecipeError(f"geometry: the source has no image, mask or map, whose size {moving!r} needs; leave it out")
-    _check_rows(options, source_kinds)
+    _check_rows(options, source_kinds, kinds)
     _check_flip_indices(options, source_kinds)
     for name in options["fill"]:
         if kinds.get(name) not in RASTER_KINDS:
@@ -198,7 +198,7 @@ def check_inputs(derive: Mapping[str, Any], kinds: Mapping[str, Kind], fill: Map
     Returns:
         The kinds of all fields.
     """
-    known = dict(kinds)
+    known, voids = dict(kinds), dict(fill)
     for name, derived in derive.items():
         for option, allowed in _INPUTS.items() if type(derived).__module__.startswith("tfprep.derive.") else ():
             field = getattr(derived, option, None)
@@ -212,11 +212,21 @@ def check_inputs(derive: Mapping[str, Any], kinds: Mapping[str, Kind], fill: Map
                 rule = f"needs a field of the kind {' or '.join(sorted(allowed))}"
                 raise RecipeError(f"{asks} {rule}; '{field}' is a {known[field]}")
         mask = str(getattr(derived, "mask", ""))
-        void = fill.get(mask)
-        if void and hasattr(derived, "background") and void not in (getattr(derived, "void", None), derived.background):
+        void, tells = (
+            voids.get(mask),
+            getattr(derived, "to", "") != "class",
+        )  # the distance to a class does not ask for it
+        if (
+            void
+            and tells
+            and hasattr(derived, "void")
+            and void not in (derived.void, getattr(derived, "background", None))
+        ):
             rule = f"'{mask}' has {void} for void, and {type(derived).__name__} without void= takes it for an object"
             raise RecipeError(f"derive['{name}']: {rule}; write void={void}")
         known[name] = derived_kind(derived)
+        if (void := getattr(derived, "marks_void", None)) is not None:
+            voids[name] = void
     return known
 
 
@@ -225,13 +235,17 @@ def _check_known(option: str, name: str, kinds: Mapping[str, Kind]) -> None:
         raise RecipeError(f"{option}: there is no field '{name}'; there are {', '.join(sorted(kinds))}")
 
 
-def _check_rows(options: Mapping[str, Any], source_kinds: Mapping[str, Kind]) -> None:
-    """Raise RecipeError if boxes may be dropped and it is not known which fields lose rows with them."""
+def _check_rows(options: Mapping[str, Any], source_kinds: Mapping[str, Kind], kinds: Mapping[str, Kind]) -> None:
+    """Raise RecipeError if boxes may be dropped and it is not known which fields lose rows with them.
+
+    The rows of derived boxes are for loaders: they are derived after the geometry of the recipe.
+    """
     for boxes, row_fields in options["row_fields"].items():
+        known = kinds if boxes in options["derive"] else source_kinds
         for field in (boxes, *row_fields):
-            _check_known("row_fields", field, source_kinds)
-            if field != boxes and source_kinds[field] not in ("label", "points", "scalar", "mask"):
-                rule = f"row_fields: '{field}' is a {source_kinds[field]}, whose rows do not follow '{boxes}'"
+            _check_known("row_fields", field, known)
+            if field != boxes and known[field] not in ("label", "points", "scalar", "mask"):
+                rule = f"row_fields: '{field}' is a {known[field]}, whose rows do not follow '{boxes}'"
                 raise RecipeError(f"{rule}; leave it out")
     if not any("crop" in effects_of(op) for op in options["geometry"]):
         return

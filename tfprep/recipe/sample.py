@@ -51,7 +51,7 @@ class Stages:
     derive: Mapping[str, Derived] = dataclasses.field(default_factory=dict)
     color: Sequence[ColorOp] = ()
     border: Border = "constant"
-    fill: Mapping[str, Fill] = dataclasses.field(default_factory=dict)
+    fill: Mapping[str, Fill | None] = dataclasses.field(default_factory=dict)
     min_visible: float = 0.0
     row_fields: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     flip_indices: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
@@ -86,7 +86,7 @@ class Stages:
             sample = self._customized(sample, draws)
         elif transform := transform or self.transform(draws, size):
             with SampleStage(self.seconds, "geometry"):
-                sample = warp_sample(sample, self.kinds, transform, size=size, reduced=reduced, **self._rules)
+                sample = warp_sample(sample, self.kinds, transform, size=size, reduced=reduced, **self.rules)
         return self._colored(self._derived(_read_only(sample), draws), draws)
 
     def transform(self, draws: Draws, size: Size | None) -> Transform | None:
@@ -118,7 +118,7 @@ class Stages:
         return list(named_steps("geometry", self.geometry))
 
     @cached_property
-    def _rules(self) -> Mapping[str, Any]:
+    def rules(self) -> Mapping[str, Any]:
         """What comes to be outside the image, and the rows of boxes and points: options of `warp_sample`."""
         names = ("border", "fill", "min_visible", "row_fields", "flip_indices")
         return {name: getattr(self, name) for name in names}
@@ -129,7 +129,7 @@ class Stages:
             steps = ((op, draws(step)) for step, op in self._geometry_steps)
             # A function may write into its sample; the next variant begins with the same decoded one.
             own = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in sample.items()}
-            return apply_geometry(own, self.kinds, steps, **self._rules)
+            return apply_geometry(own, self.kinds, steps, **self.rules)
 
     # --- derived inputs -----------------------------------------------------------------------------------------------
 
