@@ -177,7 +177,7 @@ AT_LOAD = [augment.Flip(), augment.Crop(8, 9), augment.MixUp(0.4), augment.CutMi
     [{}, {**stages(AT_LOAD)}, {"remainder": "keep"}, {"remainder": "keep", "order": "sequential", "batch_size": 13}],
 )
 def test_hosts_and_resumed_runs_deliver_the_same(data, options):
-    options = {"fields": ["noise", "number", "label"], "batch_size": 12, **options}
+    options = {"fields": ["noise", "key", "variant", "label"], "batch_size": 12, **options}
     for hosts in (2, 3, 4):
         check_every_way(data, 9, starts=(1, 4, 8), hosts=hosts, **options)
 
@@ -204,11 +204,14 @@ def test_draws_change_from_epoch_to_epoch(data):
 
 def pairs(data, op, count=40):
     """Images and one-hot labels before and after, and the partner of each row: the next of its batch, the last's the first."""
-    options = {"fields": ["noise", "label", "number"], "batch_size": 8}
+    options = {"fields": ["noise", "label", "key", "variant"], "batch_size": 8}
     for before, after in zip(
         batches(data, count, **options), batches(data, count, **stages([op]), **options), strict=True
     ):
-        np.testing.assert_array_equal(before["number"], after["number"])
+        assert (before["key"].tolist(), before["variant"].tolist()) == (
+            after["key"].tolist(),
+            after["variant"].tolist(),
+        )
         for row in range(8):
             partner = (row + 1) % 8
             yield (
@@ -282,5 +285,8 @@ def test_normalization_uses_the_training_split(photos):
     assert np.allclose(both, np.concatenate([expected, clicks / 255], -1), atol=1e-4)
     with pytest.raises(LoaderError, match="has statistics of image, not of clicks"):
         data.normalization("clicks")
-    with pytest.raises(LoaderError, match="no field 'picture'"):
-        data.normalization("picture")
+    for name in ("picture", "label"):
+        with pytest.raises(
+            LoaderError, match=f"no image, mask or map '{name}'; there are image, lossless, mask, depth"
+        ):
+            data.normalization(name)

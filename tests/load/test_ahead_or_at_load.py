@@ -234,6 +234,26 @@ def test_whole_sample_functions_are_the_same_ahead_and_at_load(made, data, monke
     check_equal(made, data, monkeypatch, 4, "val", geometry=ops)
 
 
+def weighed(sample, draws):
+    return {**sample, "weight": np.float32(draws.random())} if "weight" in sample else sample
+
+
+def weighed_too_much(sample, draws):
+    return {**sample, "weight": np.float64(1e300)}
+
+
+def test_what_a_function_makes_of_other_fields_has_their_type_and_is_the_same_in_all_views(data):
+    with pytest.raises(RecordError, match="do not fit into float32"):
+        batches(data, 1, geometry=[augment.Custom(weighed_too_much)], fields=["image", "weight"])
+    views = {"a": (2, {"geometry": [augment.Custom(weighed)]})}
+    with pytest.raises(
+        RecordError, match="a function in geometry made 'weight' differ between views; derive it instead"
+    ):
+        batches(data, 1, fields=["image", "weight"], views=views)
+    (batch,) = batches(data, 1, fields=["image", "caption"], views=views)
+    assert all(text.startswith("é ") for text in batch["caption"])
+
+
 class Roll:
     """A new geometry op: moves the image to the right, by whole pixels."""
 
@@ -320,7 +340,7 @@ def built_dataset(folder, count=6, **options):
 STORED = {
     "distance": derive.Distance(target=(1, 2), truncate_px=9.5), "offsets": derive.InstanceOffsets(void=5),
     "edges": derive.Sobel(of="both"), "clicks": derive.ClickPoints(void=5),
-    "parts": derive.OneHot(6),
+    "parts": derive.OneHot(6), "one": derive.OneObject(target=2, void=5),
 }  # fmt: skip
 REFUSED = [
     ("distance", augment.Resize(9, 9), r"derive={'distance': derive.Distance\(target=\(1, 2\), truncate_px=9.5\)}"),
@@ -329,10 +349,12 @@ REFUSED = [
     ("offsets", augment.Flip(), r"derive={'offsets': derive.InstanceOffsets\(void=5\)}"),
     ("edges", augment.Flip(), r"derive={'edges': derive.Sobel\(of='both'\)}"),
     ("clicks", augment.Crop(9, 9), "may crop"),
+    ("parts", augment.Resize(9, 9), r"derive={'parts': derive.OneHot\(classes=6\)}"),
 ]
 FOLLOWS = [
     ("distance", [augment.Flip(), augment.Crop(9, 9)]),
-    ("parts", [augment.Resize(9, 9), augment.Rotate(5), augment.Flip()]),
+    ("parts", [augment.Flip(), augment.Crop(9, 9)]),
+    ("one", [augment.RandomResizedCrop(9, 9), augment.Flip()]),
 ]
 
 
@@ -358,6 +380,40 @@ def test_a_stored_field_that_cannot_follow_is_named_with_the_line_that_derives_i
 @pytest.mark.parametrize(("field", "ops"), FOLLOWS)
 def test_a_stored_field_follows_what_it_says(stored, field, ops):
     assert len(next(iter(stored.numpy_loader("train", 4, fields=["mask", field], geometry=ops)))[field]) == 4
+
+
+def quarters(sample, draws):
+    return np.kron([[1, 2], [3, 4]], np.ones((24, 28))).astype(np.uint8)
+
+
+def test_rows_of_derived_boxes_that_are_not_visible_are_dropped_if_the_recipe_names_them(tmp_path):
+    found = {
+        "four": derive.Own(quarters, "mask", {"crop"}),
+        "found": derive.InstanceBoxes("four"),
+        "majority": derive.InstanceClasses("four", classes="four"),
+    }
+    options = {"fields": ["image", *found], "geometry": [augment.Crop(6, 6)], "batch_size": 6}
+    with pytest.raises(LoaderError, match=r"build with Recipe\(row_fields={'found': \['majority'\]}\)"):
+        built_dataset(tmp_path / "0", derive=found).numpy_loader("train", **options)
+    data = built_dataset(tmp_path / "1", derive=found, row_fields={"found": ["majority"]})
+    (batch,) = batches(data, 1, **options)
+    for seen, boxes, classes in zip(*(batch[name] for name in found), strict=True):
+        assert np.unique(seen).tolist() == classes.tolist()
+        assert len(boxes) == len(classes)
+    assert min(map(len, batch["found"])) < 4
+
+
+def test_what_a_distance_is_outside_of_its_frame_is_not_known(tmp_path, stored):
+    """0 would be the object itself."""
+    with pytest.raises(
+        LoaderError, match=r"Translate.* no number is known for them in 'distance'; derive it at load, der"
+    ):
+        stored.numpy_loader("train", 4, fields=["mask", "distance"], geometry=[augment.Translate()])
+    with pytest.raises(RecordError, match="no number is known for them in this map"):
+        batches(stored, 1, fields=["mask", "distance"], geometry=[augment.Crop(60, 60)], batch_size=4)
+    known = built_dataset(tmp_path, derive={"distance": derive.Distance()}, fill={"mask": 5, "distance": 99})
+    (batch,) = batches(known, 1, fields=["distance"], geometry=[augment.CenterCrop(60, 60)], batch_size=4)
+    assert (batch["distance"][:, :6] == 99).all()
 
 
 def test_the_line_that_derives_a_field_at_load_takes_its_place(stored):
@@ -387,6 +443,14 @@ WRONG = [
     (
         {"derive": {"x": derive.InstanceBoxes()}},
         "'mask' has 5 for void, and InstanceBoxes without void= takes it for an object",
+    ),
+    (
+        {"derive": {"x": derive.SignedDistance()}},
+        "'mask' has 5 for void, and SignedDistance without void= takes it for an object; write void=5",
+    ),
+    (
+        {"derive": {"o": derive.OneObject(target=2, void=5), "x": derive.Clicks(mask="o")}},
+        "'o' has 255 for void, and Clicks without void= takes it for an object; write void=255",
     ),
     ({"derive": {"x": derive.Sobel()}}, "'x' reads 'image', and the recipe's color ops have changed the stored pixels"),
     (

@@ -21,6 +21,27 @@ def test_a_weighted_sum_of_bytes_is_exact():
         np.testing.assert_array_equal(rows, [(weight * a + (256 - weight) * b + 128) // 256, b])
 
 
+def test_truth_values_are_rounded_like_other_numbers():
+    rows = np.array([[True], [False]])
+    mix_rows(rows, [Mixture(100), Mixture()])
+    assert rows.tolist() == [[False], [False]]
+
+
+def test_what_cannot_be_mixed_is_refused(data):
+    for options in ({"fields": ["image", "weight"]}, {"inputs": "image", "targets": "pose"}):
+        with pytest.raises(
+            LoaderError, match=r"MixUp mixes two samples, and '(weight|targets)' would stay that of one"
+        ):
+            data.numpy_loader("train", 4, mix=[augment.MixUp()], **options)
+    weighted = {"inputs": "image", "targets": "label", "sample_weight": "weight"}
+    assert batches(data, 1, mix=[augment.MixUp()], **weighted)[0][2].shape == (8,)
+    views = {name: (1, {"geometry": [augment.Crop(side, side)]}) for name, side in (("large", 20), ("small", 9))}
+    options = {"fields": ["image", "label"], "views": views}
+    with pytest.raises(LoaderError, match="give all views one size, or take MixUp"):
+        data.numpy_loader("train", 4, mix=[augment.CutMix()], **options)
+    data.numpy_loader("train", 4, mix=[augment.MixUp()], **options)
+
+
 @pytest.mark.parametrize(("dtype", "atol"), [(np.uint16, 0.5), (np.int32, 0.5), (np.float32, 1e-2), (np.float16, 32)])
 def test_a_weighted_sum_of_wider_numbers(dtype, atol):
     a, b = rows = np.random.default_rng(0).integers(0, 60000, (2, 1, 500)).astype(dtype)

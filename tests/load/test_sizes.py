@@ -51,11 +51,11 @@ VIEWS = {
     "local": view(3, [augment.RandomResizedCrop(12, 12, (0.05, 0.4))]),
 }
 CASES = {
-    "growing": {**stages(GROWING), "fields": ["image", "label", "number"]},
+    "growing": {**stages(GROWING), "fields": ["image", "label", "key"]},
     "buckets": {
         "bucket": BUCKETS,
         **stages([augment.Flip(), augment.Erasing(), augment.MixUp()]),
-        "fields": ["image", "label", "number"],
+        "fields": ["image", "label", "key"],
     },
     "all variants": {"bucket": BUCKETS, "variants": "all", "remainder": "keep", "fields": ["image", "number"]},
     "views": {"views": VIEWS, "one_hot": True, "fields": ["image", "label"]},

@@ -53,10 +53,9 @@ class Covering:
     def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform:
         scale = max(self.height / size[0], self.width / size[1])
         room = [int(scale * side - to + 1e-6) for side, to in zip(size, (self.height, self.width), strict=True)]
-        draws = [0.5, 0.5] if generator is None else generator.random(2)
-        top, left = (int(draw * (most + 1)) for draw, most in zip(draws, room, strict=True))
-        if generator is None:
-            top, left = room[0] // 2, room[1] // 2
+        top, left = room[0] // 2, room[1] // 2
+        if generator is not None:
+            top, left = (int(draw * (most + 1)) for draw, most in zip(generator.random(2), room, strict=True))
         return Transform(translation(-left, -top) @ scaling(scale, scale), (self.height, self.width))
 
 
@@ -92,8 +91,7 @@ class Augmentation:
     @property
     def rules(self) -> Mapping[str, Any]:
         """The options by which fields follow geometry."""
-        stages = self.views[0].forms[0]
-        return {name: getattr(stages, name) for name in ("border", "fill", "min_visible", "row_fields", "flip_indices")}
+        return self.views[0].forms[0].rules
 
     @property
     def has_custom(self) -> bool:
@@ -229,8 +227,8 @@ def plan_augmentation(
     read = {name: specs[name] for name in names if name in specs and name not in derived}
     chains, training = _chains(options), bool(options.training)
     ops = [op for _, forms in chains for geometry, _ in forms for op in geometry]
-    rules = _rules(datasets, ops, read)
     _check_fields(datasets, ops, read)
+    rules = _rules(datasets, ops, read)
     kinds = {name: spec.kind for name, spec in read.items()}
     views = []
     for name, forms in chains:
@@ -323,7 +321,7 @@ def _by_epoch(op: Any) -> Mapping[int, Any]:
 
 def _rules(datasets: Sequence[Dataset], ops: Sequence[Any], read: Mapping[str, FieldSpec]) -> dict[str, Any]:
     """Return the options of `Stages` by which fields follow geometry: those of the recipes, of the fields that are read."""
-    first, *other_rules = [_rules_of(dataset.manifest.recipe, ops, read) for dataset in datasets]
+    first, *other_rules = [_rules_of(dataset, ops, read) for dataset in datasets]
     if ops and any(other != first for other in other_rules):
         raise LoaderError(
             "geometry: the datasets of a mix were built with different border, fill, min_visible, row_fields or flip_indices, "
@@ -332,7 +330,8 @@ def _rules(datasets: Sequence[Dataset], ops: Sequence[Any], read: Mapping[str, F
     return first
 
 
-def _rules_of(recipe: Mapping[str, Any], ops: Sequence[Any], read: Mapping[str, FieldSpec]) -> dict[str, Any]:
+def _rules_of(dataset: Dataset, ops: Sequence[Any], read: Mapping[str, FieldSpec]) -> dict[str, Any]:
+    recipe = dataset.manifest.recipe
     flips = {name: tuple(rows) for name, rows in recipe.get("flip_indices", {}).items() if name in read}
     mirroring = next((op for op in ops if not isinstance(op, Custom) and "flip" in effects_of(op)), None)
     for name, spec in read.items() if mirroring is not None else ():
@@ -346,8 +345,11 @@ def _rules_of(recipe: Mapping[str, Any], ops: Sequence[Any], read: Mapping[str, 
         for name, row_fields in recipe.get("row_fields", {}).items()
     }
     _check_rows(rows, ops, read)
-    _check_voids(recipe, ops, read)
     fill = {name: tuple(value) if isinstance(value, list) else value for name, value in recipe.get("fill", {}).items()}
+    # A map that counts in pixels, such as a distance, has no number for what is outside of its frame.
+    counted = [name for name, spec in read.items() if spec.kind == "map" and "warp" not in dataset.infos[name].follows]
+    fill = {**dict.fromkeys(counted), **fill}
+    _check_voids(recipe, fill, ops, read)
     return {
         "border": recipe.get("border", "constant"),
         "fill": {name: value for name, value in fill.items() if name in read},
@@ -385,14 +387,18 @@ _DROPS = frozenset({"crop", "warp"})
 """The effects by which boxes may leave the frame."""
 
 
-def _check_voids(recipe: Mapping[str, Any], ops: Sequence[Any], read: Mapping[str, FieldSpec]) -> None:
-    """Raise LoaderError if an op shows pixels outside of any image and the recipe does not say what a mask holds there."""
+def _check_voids(
+    recipe: Mapping[str, Any], fill: Mapping[str, Any], ops: Sequence[Any], read: Mapping[str, FieldSpec]
+) -> None:
+    """Raise LoaderError if an op shows pixels outside of any image and it is not known what a field holds there."""
     op = next((op for op in ops if getattr(op, "uncovers", False)), None)
-    masks = [name for name, spec in read.items() if spec.kind == "mask" and name not in recipe.get("fill", {})]
-    if op is not None and masks and recipe.get("border", "constant") == "constant":
+    unknown = [n for n, spec in read.items() if fill.get(n) is None and (n in fill or spec.kind == "mask")]
+    if op is not None and unknown and recipe.get("border", "constant") == "constant":
+        name = unknown[0]
+        fix = f'build with Recipe(fill={{"{name}": 255}}), the number of void pixels'
         raise LoaderError(
-            f"geometry: {op!r} shows pixels outside of the image, and no number is known for them in '{masks[0]}'; build with "
-            f"Recipe(fill={{\"{masks[0]}\": 255}}), the number of void pixels, or leave '{masks[0]}' out of `fields`"
+            f"geometry: {op!r} shows pixels outside of the image, and no number is known for them in '{name}'; "
+            f"{_derive_line(name, recipe) if name in recipe.get('derive', {}) else fix}, or leave '{name}' out of `fields`"
         )
 
 

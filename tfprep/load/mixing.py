@@ -24,7 +24,7 @@ from tfprep.errors import LoaderError
 from tfprep.fields import EFFECTS, RASTER_KINDS, Array, FieldSpec, Kind
 from tfprep.load.options import LoaderOptions
 from tfprep.load.order.permutation import generator_at
-from tfprep.load.outputs import Output, Outputs
+from tfprep.load.outputs import WEIGHT, Output, Outputs
 from tfprep.optional import cv2
 
 PARTS = 256
@@ -111,6 +111,10 @@ def plan_mixing(options: LoaderOptions, dataset: Dataset, outputs: Outputs, spec
     rasters = tuple(output for output in outputs.outputs if kinds[output.name] & RASTER_KINDS)
     if ops and any(None in output.shape[:2] for output in rasters):
         raise LoaderError("mix: images of one size are mixed; put augment.Crop or RandomResizedCrop into geometry")
+    if any(isinstance(op, CutMix) for op in ops) and len({output.shape[:2] for output in rasters}) > 1:
+        raise LoaderError(
+            "mix: CutMix cuts the same box from all images of a sample; give all views one size, or take MixUp"
+        )
     return Mixing(ops, options.seed, bool(options.training), tuple(output.name for output in rasters), labels)
 
 
@@ -142,6 +146,8 @@ def _why_not(op: MixUp | CutMix, output: Output, kinds: set[Kind], computed: boo
     """Return why an output cannot be mixed, and the fix; "" if it can be."""
     if kinds & {"boxes", "points"}:
         return f"does not move boxes and points, such as '{output.name}'; leave it out of `fields`"
+    if "scalar" in kinds and output.name != WEIGHT:
+        return f"mixes two samples, and '{output.name}' would stay that of one: leave it out, or mix both in the training step"
     if isinstance(op, MixUp) and "mask" in kinds:
         return f"cannot mix the class numbers of '{output.name}'; use CutMix, or leave it out of `fields`"
     if computed and not kinds & RASTER_KINDS:
@@ -203,7 +209,7 @@ def _blend(own: Array, other: Array, weight: int) -> None:
     if own.dtype == np.uint8:
         a, b = own.reshape(1, -1), other.reshape(1, -1)
         cv2.addWeighted(a, weight / PARTS, b, 1 - weight / PARTS, _HALF_UP, dst=a)
-    elif own.dtype.kind in "iu":
+    elif own.dtype.kind in "biu":
         wide = own.astype(np.int64) * weight + other.astype(np.int64) * (PARTS - weight)
         own[...] = (wide + PARTS // 2) >> 8
     else:

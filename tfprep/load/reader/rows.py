@@ -266,6 +266,9 @@ class Augmenter:
         self._fields = {field.name: field for field in fields}
         own = [target for target in targets if target.name in self._fields or target.name in augmentation.derived]
         self._targets = [[one for one in own if one.output.view == view] for view in range(len(augmentation.views))]
+        first, *others = ({target.name for target in targets} for targets in self._targets)
+        self._shared = first.difference(*others) if others and augmentation.has_custom else set[str]()
+        """The fields that all views have once, and a function of whole samples may change."""
         self._rasters = [field for field in fields if field.spec.kind in RASTER_KINDS]
 
     def fill(
@@ -288,8 +291,15 @@ class Augmenter:
             if any(field.is_jpeg(bytes_of[field.name]) for field in self._rasters):
                 reduced = min(1 if transform is None else reduction_for(transform) for transform in transforms)
             self._decode(bytes_of, sample, size, reduced, state)
+            shared: dict[str, bytes] = {}
             for (stages, draws), transform, targets in zip(views, transforms, self._targets, strict=True):
                 made = stages.make(sample, draws, size=size, transform=transform, reduced=reduced)
+                for name in self._shared:
+                    content = np.asarray(made[name]).tobytes()
+                    if shared.setdefault(name, content) != content:
+                        raise SampleError(
+                            f"a function in geometry made '{name}' differ between views; derive it instead"
+                        )
                 for target in targets:
                     target.place(self._made(target.name, made[target.name]), values, row)
         except BuildError as error:
@@ -326,21 +336,18 @@ class Augmenter:
                 raise SampleError(f"the rasters of a sample have one height and width, not {sorted(sizes | {size})}")
 
     def _made(self, name: str, value: Any) -> Any:
-        """The value of a field after all stages, in its dtype: a derived one in that which its codec would store."""
-        spec = self._augmentation.derived.get(name)
-        if spec is None:
-            spec = self._fields[name].spec
-            if spec.kind in RASTER_KINDS and value.dtype != spec.dtype:
-                raise SampleError(f"a function in geometry made '{name}' {value.dtype}; it stays {spec.dtype}")
+        """The value of a field after all stages, in its dtype, which is that of its codec."""
+        derived = self._augmentation.derived.get(name)
+        spec, array = derived or self._fields[name].spec, np.asarray(value)
+        if spec.dtype in ("string", array.dtype.name):
             return value
-        array = np.asarray(value)
-        if isinstance(value, str) or array.dtype == spec.dtype:
-            return value
+        if derived is None and spec.kind in RASTER_KINDS:
+            raise SampleError(f"a function in geometry made '{name}' {array.dtype}; it stays {spec.dtype}")
         stored = Raw(spec.dtype)
         try:
             return stored.decode(stored.encode(array)[""], stored.spec(spec.kind, array))
         except SampleError as error:
-            raise error.located(stage="derive", field=name) from error
+            raise error.located(stage="geometry" if derived is None else "derive", field=name) from error
 
 
 # --- the row function -------------------------------------------------------------------------------------------------
