@@ -13,6 +13,7 @@ import pytest
 
 import tfprep
 from tfprep.errors import LoaderError
+from tfprep.load.jax_loader import in_types_of_jax
 
 jax = pytest.importorskip("jax")
 
@@ -48,6 +49,13 @@ def test_an_integer_that_jax_would_cut_off_is_an_error(make_dataset, kind, label
         return
     batch = loader[0]["label"] if kind == "jax_loader" else loader[0][0]
     assert np.asarray(batch).tolist() == [label] * 4
+
+
+def test_a_float_that_jax_would_make_infinite_is_an_error():
+    numbers = np.array([1e300, np.inf, np.nan])
+    with pytest.raises(LoaderError, match=r"x holds 1e\+300, which JAX would cut off to float32"):
+        in_types_of_jax(numbers, "x")
+    assert np.isinf(in_types_of_jax(numbers[1:])).tolist() == [True, False]
 
 
 @pytest.mark.parametrize("ahead", [0, 2])

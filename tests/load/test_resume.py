@@ -72,6 +72,16 @@ def test_the_step_at_which_the_run_continues(data, model, tmp_path):
         loader_of(data, seed=1, start_step=json.loads(path.read_text()))
 
 
+def test_states_within_epochs_are_those_of_the_weights_that_keras_saves(data, model, tmp_path):
+    """Keras counts on over the ends of epochs, and writes nothing there."""
+    note, loader, saved = Note(tmp_path / "s"), loader_of(data), []
+    save = keras.callbacks.ModelCheckpoint(tmp_path / "w.weights.h5", save_weights_only=True, save_freq=4)
+    save._save_model = lambda **_: saved.append(int(model.optimizer.iterations))
+    callbacks = [save, SaveLoaderState(loader, tmp_path / "s", 4), note]
+    model.fit(loader, epochs=3, verbose=0, shuffle=False, callbacks=callbacks)
+    assert saved == [step for step in dict.fromkeys(note.batches) if step] == [4, 8, 12, 16]
+
+
 def test_passes_from_within_an_epoch_have_the_steps_of_an_epoch(data, model, tmp_path):
     assert fit(model, data, tmp_path / "s", loader_of(data, start_step=4)).epochs == [10, 16, 22]
 

@@ -10,6 +10,8 @@ import pytest
 import tfprep
 from tests.load.batches import batches, keys
 from tfprep import augment
+from tfprep.codecs import Scalar
+from tfprep.derive import Own
 from tfprep.errors import DatasetError, LoaderError
 from tfprep.load import mix
 from tfprep.load.options import LoaderOptions
@@ -117,6 +119,41 @@ def test_mixes(data, make_dataset):
         mix([data, other])  # type: ignore[arg-type]
     with pytest.raises(LoaderError, match="A mix loads fields that all its datasets have, alike: label"):
         mix({data: 1, other: 2}).numpy_loader("train", fields=["image"])
+
+
+def test_a_mix_of_folds_has_no_other_split(data):
+    mixed = mix({train: 1 for train, _ in data.folds(3)})
+    with pytest.raises(LoaderError, match="a fold has no splits to choose from, not 'val'"):
+        mixed.numpy_loader("val", training=True)
+    with pytest.raises(LoaderError, match="a mix of a mix"):
+        mix({mixed: 1, data: 2}).numpy_loader("train")  # type: ignore[dict-item]
+    with pytest.raises(LoaderError, match="a mix names at least one opened dataset or fold"):
+        mix({str(data.path): 1})  # type: ignore[dict-item]
+
+
+def test_where_leaves_nothing_of_a_fold(data):
+    (_, part), *_ = data.folds(3)
+    where = f"key not in {keys(batches(part, 9, fields=['key'], training=True))}".replace("[[", "[").replace("]]", "]")
+    for options in ({"balance": "label"}, {"weights": {0: 1, 1: 1, 2: 1}}, {}):
+        with pytest.raises(LoaderError, match="leaves none of the 17 samples"):
+            part.numpy_loader(training=True, where=where.replace("], [", ", "), **options)
+
+
+def test_rules_for_samples_go_by_the_stored_label(data, make_dataset):
+    """Of which the index has the first one: what the name 'label' means is never guessed."""
+    made = {"label": Own(lambda sample, draws: np.int64(sample["mask"].max()), "label", reads=["mask"])}
+    for options in ({"where": "label == 1"}, {"balance": "label"}, {"weights": {0: 1, 1: 1, 2: 1}}):
+        with pytest.raises(LoaderError, match="go by the stored 'label', and derive makes another one"):
+            data.numpy_loader("train", derive=made, fields=["label"], **options)
+    kinds, codec = dict.fromkeys(("color", "label"), "label"), dict.fromkeys(("color", "label"), Scalar())
+    make = {"make": lambda rng, number: {"color": number % 5, "label": number % 2}}
+    several = tfprep.open(make_dataset(samples={"train": 10}, kinds=kinds, codec=codec, **make).path)
+    for options in ({"where": "label == 1"}, {"balance": "label"}, {"weights": {0: 1, 1: 1}}):
+        with pytest.raises(LoaderError, match="holds 'color', which is stored before 'label'; name 'label' first"):
+            several.numpy_loader("train", **options)
+    for train, _ in several.folds(5, stratify="label"):
+        labels = np.concatenate([batch["label"] for batch in train.numpy_loader(batch_size=4, training=False)])
+        assert np.bincount(labels).tolist() == [4, 4]
 
 
 def test_a_file_of_the_dataset_is_opened_instead_of_its_folder(photos):

@@ -13,6 +13,7 @@ from tfprep.codecs import Scalar, Text
 from tfprep.dataset import Dataset
 from tfprep.dataset.dataset import read_dataset
 from tfprep.errors import LoaderError
+from tfprep.fields import RASTER_KINDS
 from tfprep.load.options import LoaderOptions, OnBad, ShuffleBuffer, Verify, deciding, loader_options, with_options
 from tfprep.load.order.samplers import fold_of
 from tfprep.load.outputs import channels_of, names_of
@@ -408,8 +409,9 @@ class Data(Loaders, Dataset):
         mean: list[float] = []
         std: list[float] = []
         for name in names:
-            if name not in self.fields:
-                raise LoaderError(f"there is no field {name!r}; there are {', '.join(self.fields)}")
+            if name not in self.fields or self.fields[name].kind not in RASTER_KINDS:
+                rasters = [field for field, spec in self.fields.items() if spec.kind in RASTER_KINDS]
+                raise LoaderError(f"there is no image, mask or map {name!r}; there are {', '.join(rasters)}")
             if name in statistics:
                 mean += statistics[name].mean
                 std += [value or 1.0 for value in statistics[name].std]
@@ -426,8 +428,9 @@ class Data(Loaders, Dataset):
 
     def _values(self, split: str, name: str) -> list[Any]:
         """The values of a column of the index, or of a stored number or text: one for each sample."""
-        index = self.index(split, 0, [name])
-        if name in index.column_names:
+        index, label = self.index(split, 0, [name]), SplitRows(self, split).label
+        is_other = name == "label" and label not in (None, name) and name in self.fields
+        if name in index.column_names and not is_other:
             return [tuple(value) if isinstance(value, list) else value for value in index.column(name).to_pylist()]
         if name not in self.fields or not isinstance(self.codecs[name], Scalar | Text) or self.fields[name].shape:
             raise LoaderError(f"{name!r} is neither a column of the index nor a stored number or text, one per sample")
@@ -444,7 +447,7 @@ class Mix(Loaders):
     def subset(self, split: str = "train") -> Subset:
         sources = []
         for data, share in self.shares.items():
-            part = data if isinstance(data, Subset) else data.subset(split)
+            part = data.subset(split)
             if len(part.sources) > 1:
                 raise LoaderError("a mix of a mix: name all its datasets in one")
             sources.append(replace(part.sources[0], share=float(share)))
@@ -471,8 +474,8 @@ def mix(shares: Mapping[Data | Subset, float]) -> Mix:
         raise LoaderError(
             f"a mix is a dict of datasets and their shares, mix({{a: 0.7, b: 0.3}}), not a {type(shares).__name__}"
         )
-    if not shares:
-        raise LoaderError("a mix of nothing; name at least one dataset: mix({a: 0.7, b: 0.3})")
+    if not shares or not all(isinstance(data, Loaders) for data in shares):
+        raise LoaderError(f"a mix names at least one opened dataset or fold: mix({{a: 0.7, b: 0.3}}), not {[*shares]}")
     return Mix(dict(shares))
 
 

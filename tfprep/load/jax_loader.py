@@ -23,9 +23,6 @@ from tfprep.load.outputs import Outputs
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.reader.batch import Batch
 
-AHEAD = 2
-"""Batches on the devices beyond the one in use: one that arrives, and one that has arrived. Each takes device memory."""
-
 
 class JaxLoader(Loader):
     """An iterable of elements whose arrays are on JAX's devices. Made by `Data.jax_loader`.
@@ -35,7 +32,7 @@ class JaxLoader(Loader):
     Text stays in NumPy arrays.
     """
 
-    def __init__(self, pipeline: Pipeline, sharding: Any = None, ahead: int = AHEAD) -> None:
+    def __init__(self, pipeline: Pipeline, sharding: Any, ahead: int) -> None:
         if isinstance(ahead, bool) or not isinstance(ahead, int) or ahead < 0:
             raise LoaderError(
                 f"ahead is the number of batches on the devices beyond the one in use, from 0, not {ahead!r}"
@@ -102,14 +99,15 @@ class TransferredAhead(BatchPass):
 def in_types_of_jax(value: np.ndarray, name: str = "a field") -> np.ndarray:
     """Return an array in the type that JAX stores: without `jax_enable_x64`, numbers of 64 bits have 32.
 
-    LoaderError for an integer that does not fit: JAX would cut it off silently.
+    LoaderError for a number that does not fit: JAX would cut it off, or make it infinite, silently.
     """
     import jax
 
     if value.dtype == object or (dtype := jax.dtypes.canonicalize_dtype(value.dtype)) == value.dtype:
         return value
-    narrow = value.astype(dtype)
-    if dtype.kind in "iu" and (lost := value[narrow != value]).size:
+    with np.errstate(over="ignore"):
+        narrow = value.astype(dtype)
+    if (lost := value[narrow != value if dtype.kind in "iu" else np.isinf(narrow) != np.isinf(value)]).size:
         raise LoaderError(
             f"{name} holds {lost[0]}, which JAX would cut off to {dtype}; jax.config.update('jax_enable_x64', True) keeps 64 bits"
         )

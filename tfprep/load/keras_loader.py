@@ -107,7 +107,8 @@ def keras_hosts() -> tuple[int, int] | None:
 
 
 class SaveLoaderState(keras.callbacks.Callback):  # type: ignore[misc] # Keras is untyped
-    """Writes the state of the run as JSON at the end of each epoch, and every `save_freq` batches: `start_step=` takes it.
+    """Writes the state of the run as JSON at the end of each epoch, or every `save_freq` batches in place of that, as
+    `ModelCheckpoint` writes the weights: `start_step=` takes it.
 
     train = data.loader("train", start_step=json.loads(path.read_text()) if path.exists() else 0, **options)
     model.fit(train, callbacks=[ModelCheckpoint(weights, save_weights_only=True), SaveLoaderState(train, path)])
@@ -116,7 +117,7 @@ class SaveLoaderState(keras.callbacks.Callback):  # type: ignore[misc] # Keras i
     def __init__(self, loader: Any, path: str | os.PathLike[str], save_freq: int = 0) -> None:
         super().__init__()
         self._loader, self._path, self._save_freq = loader, Path(path), save_freq
-        self._epoch_step = self._steps = 0
+        self._epoch_step = self._steps = self._unsaved = 0
         self._pass_steps: int | None = None
         """The steps of a pass; None where it has no end."""
 
@@ -133,11 +134,17 @@ class SaveLoaderState(keras.callbacks.Callback):  # type: ignore[misc] # Keras i
         self._epoch_step, self._steps = self._epoch_step + self._steps, 0
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._steps = batch + 1  # the last of those that one execution asked for
+        before, self._steps = self._steps, batch + 1  # the last of those that one execution asked for
         if self._pass_steps is not None:  # the last execution of a pass may have found fewer
             self._steps = min(self._steps, self._pass_steps)
-        if self._save_freq and self._steps % self._save_freq == 0:
-            self.on_epoch_end(0)
+        self._unsaved += self._steps - before
+        if self._save_freq and self._unsaved >= self._save_freq:
+            self._unsaved = 0
+            self._write()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if not self._save_freq:
+            self._write()
+
+    def _write(self) -> None:
         durable_write(self._path, json.dumps(self._loader.state_dict(step=self._epoch_step + self._steps)))

@@ -19,9 +19,9 @@ from tfprep.errors import LoaderError
 from tfprep.load.budget import MANY_CPUS
 from tfprep.load.options import LoaderOptions
 from tfprep.load.order.schedule import Samples
-from tfprep.load.plan import LoaderPlan, plan_loader
+from tfprep.load.plan import plan_loader
 from tfprep.load.reader.batch import BadRecords, Batch, BatchAssembler, DecodedCache
-from tfprep.load.reader.rows import Reading, stop_opencv_threads
+from tfprep.load.reader.rows import stop_opencv_threads
 from tfprep.load.reader.table import SplitRows
 from tfprep.load.reader.workers import Setup, WorkerPool, answer
 from tfprep.load.slots import BatchSlots, SharedMemory
@@ -79,7 +79,14 @@ class Pipeline:
         self._open_files()
         self.pool: WorkerPool | None = None
         if self._shared is not None:
-            self.pool = _make_pool(plan, self._shared, self.assembler.reading)
+            setup = Setup(
+                self.assembler.reading,
+                self._shared.fd,
+                outputs=[output for output in plan.from_records if output.has_array],
+                sent=[output.name for output in plan.from_records if not output.has_array],
+                threads=plan.workers.threads,
+            )
+            self.pool = WorkerPool(setup, self._shared, plan.workers.processes)  # started by the first batch
         self.threads = Threads()
         self.slots = BatchSlots(plan.filled.outputs, plan.batch_rows, plan.memory.prefetch + 2, self._shared)
         self.counts: dict[str, Any] = {
@@ -246,18 +253,3 @@ class Pipeline:
             "because": failure or workers.because,
             "deaths": [] if self.pool is None else list(self.pool.deaths),
         }
-
-
-# --- the parts, from the plan ------------------------------------------------------------------------------------------------
-
-
-def _make_pool(plan: LoaderPlan, memory: SharedMemory, reading: Reading) -> WorkerPool:
-    """The pool; its processes start with the first batch that is asked for. Batches are in `memory`."""
-    setup = Setup(
-        reading,
-        memory.fd,
-        outputs=[output for output in plan.from_records if output.has_array],
-        sent=[output.name for output in plan.from_records if not output.has_array],
-        threads=plan.workers.threads,
-    )
-    return WorkerPool(setup, memory, plan.workers.processes)

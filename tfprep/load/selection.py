@@ -114,14 +114,22 @@ class Selection(NamedTuple):
 def select(table: RecordTable, options: LoaderOptions, least: int) -> Selection:
     """The selection for these options; a bucket has at least `least` samples, or none."""
     sources, class_names, rows = table.parts, table.parts[0].class_names, table.rows
-    columns = set() if options.where is None else column_names(options.where)
-    if "label" in columns | {options.balance} or isinstance(options.weights, Mapping):
-        check_class_names(sources, {source.label for source in sources if source.label is not None})
+    columns = set[Any]() if options.where is None else column_names(options.where)
+    columns |= {"label"} if isinstance(options.weights, Mapping) else {options.balance}
+    columns |= {source.label for source in sources if "label" in columns}
+    columns.discard(None)
+    check_class_names(sources, columns)
+    if derived := sorted(columns & options.derive.keys()):
+        raise LoaderError(
+            f"where, balance and weights go by the stored '{derived[0]}', and derive makes another one; give that another name"
+        )
     if options.where is not None:
         found = rows_where(options.where, table.column, class_names, table.samples)
-        if not len(found):
-            raise LoaderError(f"where={options.where!r} leaves none of the {table.samples} samples")
-        rows = found if rows is None else np.intersect1d(found, rows)
+        chosen = found if rows is None else np.intersect1d(found, rows)
+        if not len(chosen):
+            count = table.samples if rows is None else len(rows)
+            raise LoaderError(f"where={options.where!r} leaves none of the {count} samples")
+        rows = chosen
     shares = [source.share for source in sources if source.share is not None] or None
     by_rule = {"balance": options.balance, "weights": options.weights, "mix": shares}
     rules = [name for name, value in by_rule.items() if value is not None]
@@ -238,7 +246,8 @@ def _values(table: RecordTable, rows: Numbers | None, name: str, several: bool =
                 f"{count:,} samples have no value of {name!r}, which balance, weights and bucket need; select the others with "
                 "where"
             )
-        column = column.fill_null(0 if pa.types.is_primitive(column.type) else "")
+        if not pa.types.is_list(column.type):
+            column = column.fill_null(0 if pa.types.is_primitive(column.type) else "")
     values: npt.NDArray[Any] = column.to_numpy()
     if several and pa.types.is_list(column.type):
         chosen = values if rows is None else values[rows]

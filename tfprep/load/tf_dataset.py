@@ -72,7 +72,7 @@ def plain_dataset(source: SplitRows, options: LoaderOptions, shuffle_buffer: Shu
     records = _records(places, split, used, options, each_once=variants != "all")
     if options.training and (buffer := _buffer(info, shuffle_buffer, options)) > 1:
         records = records.shuffle(buffer, seed=options.seed, reshuffle_each_iteration=True)
-    full = info.samples >= options.batch_size and bool(options.training)
+    full = info.samples * (len(used) if variants == "all" else 1) >= options.batch_size and bool(options.training)
     drop = full if options.remainder is None else options.remainder == "drop"
     many = _takes_batches(data, outputs)  # a call of TensorFlow's parser for each batch, and not for each record
     elements = records.batch(options.batch_size, drop_remainder=drop) if many else records
@@ -126,7 +126,7 @@ def _records(
 
     return files.interleave(
         read,
-        cycle_length=min(READS, max(info.shards, 1)),
+        cycle_length=max(min(READS, info.shards), 1) if options.training else 1,  # evaluation is in the order on disk
         block_length=BLOCK,
         num_parallel_calls=tf.data.AUTOTUNE,
         deterministic=True,

@@ -44,6 +44,18 @@ def test_evaluation_delivers_what_the_loader_delivers(data, options):
     check_same(batches(data, None, "val", batch_size=4, **options), list(dataset))
 
 
+def test_evaluation_is_in_the_order_on_disk_with_all_variants_too(make_dataset):
+    """Shards are longer than what is taken from one before the next in training."""
+    made = make_dataset(samples={"train": 50, "val": 50}, variants=2, shards=2, fields=("clicks", "label"))
+    data = tfprep.open(made.path)
+    for options in ({"split": "val"}, {"split": "train", "training": False, "variants": 1}):
+        options |= {"batch_size": 8, "fields": ["clicks", "label"]}
+        check_same(list(data.numpy_loader(**options)), list(data.tf_dataset(**options)))
+    for rows, batch_size in ((96, 96), (100, 128)):  # full batches, where there is one
+        (batch,) = data.tf_dataset("train", batch_size, variants="all", fields=["label"])
+        assert len(batch["label"]) == rows
+
+
 def test_a_batch_with_a_record_of_another_shape_is_an_error():
     spec = FieldSpec("map", (2, 3), "uint8")
     stored = {"map": tf.constant([bytes(6), bytes(6)]), "map/shape": tf.constant([[2, 3], [3, 2]], tf.int64)}

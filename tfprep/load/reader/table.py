@@ -211,6 +211,11 @@ def _columns(rows: Array, names: Sequence[str]) -> Columns:
 
 def _column(part: SplitRows, name: str) -> pa.ChunkedArray:
     index = part.dataset.index(part.split, 0, [name])
+    if name == "label" and part.label not in (None, name) and name in part.dataset.fields:
+        raise LoaderError(
+            f"the column 'label' of the index of {part.dataset.path} holds '{part.label}', which is stored before 'label'; name "
+            "'label' first in the recipe's store"
+        )
     if name in index.column_names:
         return index.column(name)
     columns = part.dataset.index(part.split, 0, None, first=0).column_names
