@@ -163,6 +163,14 @@ def test_declared_features(tmp_path, index_as):
         assert np.array_equal(sample["m"], tf.io.decode_png(mask)[..., 0])
 
 
+@pytest.mark.parametrize("labels", [[1, 2, 3, 1], [[1], [2, 300], [], [2]]])
+def test_class_names_that_begin_with_another_number(tmp_path, index_as, labels):
+    """Label maps of the Object Detection API count from 1: without a name for 0, objects would have those of other classes."""
+    write(tmp_path / "a.tfrecord", [serialized({"n": n, "kind": label}) for n, label in enumerate(labels)])
+    with pytest.raises(DatasetError, match="'kind' has 3 class names, of the numbers from 0, and a record has 3"):
+        index_as({"kind": {"classes": ["cat", "dog", "owl"]}})
+
+
 def test_boxes_are_of_the_declared_form(tmp_path, index_as):
     boxes = RNG.integers(0, 9, (3, 4)).astype(np.float32)
     write(tmp_path / "a.tfrecord", [serialized({"bands": RNG.random(40).astype(np.float32), "where": boxes.ravel()})])

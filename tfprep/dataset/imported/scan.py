@@ -26,7 +26,7 @@ from tfprep.dataset.imported.shards import Shard, current
 from tfprep.dataset.index import numpy_column
 from tfprep.dataset.manifest import digest_of
 from tfprep.dataset.plain_json import from_json, with_digest, without_digest
-from tfprep.errors import DatasetError, TfprepError
+from tfprep.errors import DatasetError, SampleError, TfprepError
 from tfprep.images.headers import read_header
 from tfprep.images.pillow import MAX_PIXELS
 from tfprep.limits import usable_cpus
@@ -58,7 +58,7 @@ FEATURE = (
 
 The row of the record in the other table; the feature's name; the kind of its list ("none" for an empty one); what the header of
 its image says ("jpeg 3 8" for three channels of 8 bits); its place in the file, its number of values, the bytes of the only one;
-the size of an image; whether its strings are text; the greatest number of a side of boxes, rounded up; and the value, if that is
+the size of an image; whether its strings are text; the greatest integer, or side of a box, rounded up; and the value, if that is
 a single number or a short string."""
 
 
@@ -118,9 +118,11 @@ def _value(name: bytes, payload: bytes, span: Span) -> _Value:
     if kind == BYTES:
         strings = (payload[at:end] for _, _, at, end in example.fields(payload, start, start + size))
         return _Value(is_text=all(map(_is_text, strings)))
-    if kind == INT64 and count == 1:
-        number = payload[start] if size == 1 else example.read_varint(payload, start, start + size)[0]
-        return _Value(number=(number + (1 << 63)) % (1 << 64) - (1 << 63))
+    if kind == INT64 and count:
+        integers = [payload[start]]
+        if size > 1:
+            integers = example.unpack(np.frombuffer(payload, np.uint8, size, start), "int64").tolist()
+        return _Value(greatest=max(integers), number=integers[0])
     if kind == FLOAT and count:
         greatest = 0
         if name.rpartition(b"/")[2] in _SIDES:
@@ -275,7 +277,7 @@ def _scan(records: Iterator[Found], part: BinaryIO, mark: Mark) -> Scanned:
             if found.fault:
                 raise ExampleError(found.fault)
             block.add(number, found, found.payload)
-        except ExampleError as error:
+        except (ExampleError, SampleError) as error:
             lost.append(LostRecord(number, found.offset, str(error)))
         if end - start >= BLOCK_BYTES or block.features >= _BLOCK_FEATURES:
             block.write(part)
@@ -288,7 +290,7 @@ def _scan(records: Iterator[Found], part: BinaryIO, mark: Mark) -> Scanned:
 # --- part files -------------------------------------------------------------------------------------------------------
 
 
-_VERSION = 11
+_VERSION = 12
 
 
 def part_of(shard: Shard, folder: Path) -> Path:

@@ -53,7 +53,7 @@ class FeatureSummary:
         kinds: The number of records by kind of list: "bytes", "float", "int64", and "none" for no or an empty list.
         images: The number of records by what the header of the image says: "jpeg 3 8" for three channels of 8 bits.
         is_text: Whether all its strings are text.
-        greatest: The greatest number of a feature whose name is one of boxes, rounded up; 0 for others.
+        greatest: The greatest integer, or the greatest number of a feature whose name is one of boxes, rounded up; at least 0.
         weighed: The sum of its "count" times a random number of the record: equal sums mean that every record has as
             many values of one feature as of the other.
         ranges: The least and the greatest "count" of values in a record, "value_size" (bytes of a value, or of all numbers of a
@@ -236,6 +236,11 @@ def _numbers(
     is_label = known.kind == "label" or bool(known.classes) or last == "label"
     if is_label and summary.kind == "int64" and shape == ():
         kind = "label"
+    if summary.kind == "int64" and 0 < len(known.classes) <= summary.greatest:
+        raise DatasetError(
+            f"{feature!r} has {len(known.classes)} class names, of the numbers from 0, and a record has {summary.greatest}: give "
+            "each number from 0 a name"
+        )
     is_named = feature.endswith(("/x", "/y")) or bool(_PLACE_WORDS & set(re.split(r"[^a-z]+", feature.lower())))
     is_place = kind == "scalar" and is_named
     return IndexedField(
