@@ -13,6 +13,9 @@ from typing import Any
 
 FOLDER = Path(__file__).parent
 SITE = "https://github.com/tfprep/tfprep/blob/main/docs/"
+INSTALL = (
+    f"%pip install -q 'tfprep[opencv,tensorflow] @ git+{SITE.partition('/blob')[0]}'\n"
+)
 BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```\n", re.S | re.M)
 LINK = re.compile(r"(!?)\[([^]]*)\]\((?!http)([^)]+)\)")
 
@@ -20,7 +23,7 @@ LINK = re.compile(r"(!?)\[([^]]*)\]\((?!http)([^)]+)\)")
 def notebook(page: Path) -> str:
     """Return the notebook of `page` as JSON."""
     text, end = page.read_text(), 0
-    cells = [_cell("code", 0, "%pip install -q 'tfprep[opencv,tensorflow]'\n")]
+    cells = [_cell("code", 0, INSTALL)]
     for block in BLOCK.finditer(text):
         cells.append(_markdown(len(cells), text[end : block.start()]))
         cells.append(_code(len(cells), *block.groups()))

@@ -53,18 +53,6 @@ def test_locations(folder):
         assert rows[name].tolist() == index[name].to_pylist()
 
 
-def test_class_scores(folder):
-    tf = pytest.importorskip("tensorflow")
-    shares = np.random.default_rng(3).dirichlet(np.ones(7), 4)
-    contents = [codecs.TopK(3, None).encode(share)[""] for share in shares]
-    names = run("tf.uint16", folder)
-    records = tf.data.Dataset.from_tensor_slices(contents).map(lambda content: names["sparse"](content, 3)).batch(4)
-    assert [tuple(one.shape) for one in records.element_spec] == [(None, 3), (None, 3)]
-    ((numbers, values),) = records.as_numpy_iterator()
-    np.testing.assert_array_equal(numbers, np.argsort(-shares, axis=1)[:, :3])
-    np.testing.assert_allclose(values, -np.sort(-shares, axis=1)[:, :3], rtol=2**-11)
-
-
 def test_tensorflow_datasets(folder):
     pytest.importorskip("tensorflow")
     with warnings.catch_warnings():

@@ -1,5 +1,7 @@
 """The commands and recipes of docs/inspect.md run as printed, one after another."""
 
+import re
+
 import pytest
 
 from tests.commands import status_of
@@ -11,7 +13,6 @@ from tfprep.dataset import open_dataset
 PAGE = pages.text("inspect.md")
 COMMANDS = pages.commands("inspect.md")
 BLOCKS = pages.blocks("inspect.md")
-RECIPES = [block for block in BLOCKS if "RECIPE =" in block]
 STATUS = {"check": 4, "diff": 4}
 """Exit status of the commands that tell of a difference; all others succeed."""
 
@@ -35,10 +36,10 @@ def test_commands_and_recipes_run(folder, monkeypatch, capsys):
     assert COMMANDS
     for command in COMMANDS:
         assert status_of(command) == STATUS.get(command.split()[1], 0), (command, capsys.readouterr())
-    assert len(RECIPES) == 2
-    for number, recipe in enumerate(RECIPES):
-        path = folder / f"taken_over{number}.py"
-        path.write_text(recipe)
-        build(path, f"out/clean{number}", "data/photos", options=BuildOptions(workers=0))
+    (grouped,), (without,) = BLOCKS, re.findall(r"`source=(sources\.Without.*?)`", PAGE)
+    for number, source in enumerate(["", without]):
+        recipe = f"{grouped}\nfrom dataclasses import replace\nRECIPE = replace(RECIPE, source={source or 'RECIPE.source'})\n"
+        (folder / "taken_over.py").write_text(recipe)
+        build(folder / "taken_over.py", f"out/clean{number}", "data/photos", options=BuildOptions(workers=0))
         assert status_of("check", f"out/clean{number}") == 0
-    assert sum(split.samples for split in open_dataset("out/clean0").splits.values()) < 12
+    assert sum(split.samples for split in open_dataset("out/clean1").splits.values()) < 12

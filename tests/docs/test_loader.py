@@ -1,11 +1,15 @@
-"""The code in docs/loader.md runs as printed, on small images."""
+"""The code in docs/loader.md and docs/predict.md runs as printed, on small images."""
 
 import re
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tfprep
+from tests.commands import status_of
 from tests.docs import pages
+from tests.photos import write_photos
 from tfprep.load.options import LoaderOptions
 
 keras = pytest.importorskip("keras")
@@ -23,7 +27,7 @@ def names(make_dataset, tmp_path, monkeypatch):
     drawings = tfprep.open(make_dataset("out/drawings", samples=sizes, fields=["image", "label"], variants=2).path)
     model = keras.Sequential([keras.Input((24, 32, 3)), keras.layers.Flatten(), keras.layers.Dense(3)])
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    return {"model": model, "photos": photos, "drawings": drawings, "tfprep": tfprep}
+    return {"model": model, "data": photos, "photos": photos, "drawings": drawings, "tfprep": tfprep}
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras saving weights, with NumPy 2
@@ -35,6 +39,33 @@ def test_the_code_runs(names):
         exec(compile(here, "docs/loader.md", "exec"), names)
         starts.append(getattr(names["train"], "next_step", None))
     assert 1000 in starts  # of the block that resumes from a state
+
+
+def test_the_page_about_predictions(names, monkeypatch):
+    tf = pytest.importorskip("tensorflow")
+    monkeypatch.setattr(tf.config.experimental, "enable_op_determinism", lambda: None)
+    names["model"].optimizer.learning_rate = 0.0  # the page trains after it predicts
+    *of_loaders, recipe = sorted(pages.blocks("predict.md"), key=lambda block: block.startswith("# file"))
+    for block in of_loaders:
+        here = block.replace("64, 64", "24, 32").replace(", version=1", "")
+        exec(compile(here, "docs/predict.md", "exec"), names)
+    lines = [line.split(",") for line in Path("predictions.csv").read_text().splitlines()[1:]]
+    samples = names["photos"].samples("val")
+    keys = names["photos"].index("val", columns=["key"])["key"].to_pylist()
+    assert [line[0] for line in lines] == keys
+    for key, sample, line, label in zip(keys, samples, lines, names["rows"], strict=True):
+        expected = names["model"].predict_on_batch(sample["image"][None])[0]
+        np.testing.assert_allclose(np.array(line[2:], float), expected, rtol=1e-4)
+        np.testing.assert_allclose(names["predicted"][key], expected, rtol=1e-4)
+        assert label["label"] == sample["label"]
+    assert names["scores"].shape == (8, 3)
+    assert names["matrix"].sum() == 8
+    Path("recipe.py").write_text(pages.RECIPE.replace("{split}/", ""))
+    Path("new.py").write_text(recipe)
+    write_photos(Path("new_photos"), 4, "{number}.png")
+    (command,) = re.findall(r"`(tfprep build .*?)`", pages.text("predict.md"))
+    assert status_of(command, "--workers", "0") == 0
+    assert list(tfprep.open("out/new").splits) == ["test"]
 
 
 def test_every_option_named_there_exists():

@@ -61,7 +61,6 @@ def test_the_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch, capsys):
     assert "input buffers" in printed
     assert 0 <= sum(page["scores"]) / 2 <= 1
     assert "[0]: float32 (8, 8), from" in printed
-    assert set(page["losses"]) == {4, 8}
     assert (tmp_path / "logs" / "input.jsonl").stat().st_size > 0
     images, _ = next(iter(page["train"]))
     assert images.shape == (8, 12, 10, 3)

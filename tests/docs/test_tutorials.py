@@ -48,7 +48,7 @@ def session(demo, tmp_path, monkeypatch):
     keras = pytest.importorskip("keras")
     shutil.copytree(demo, tmp_path / "demo", copy_function=shutil.copy2)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     yield {"__name__": "session"}
     keras.utils.clear_session()
 
@@ -124,15 +124,11 @@ def test_a_recipe_of_pipelines_is_that_of_its_page(name, page):
 def test_the_notebook_runs_from_top_to_bottom(session, capsys):
     """Its cells, without Jupyter: `!` lines are commands, and `%%writefile` cells are files."""
     cells = json.loads((DOCS / "tutorials" / "segmentation.ipynb").read_text())["cells"]
-    blocks = [_block("".join(cell["source"]) + "\n") for cell in cells[1:] if cell["cell_type"] == "code"]
-    follow(blocks, session)
+    sources = ["".join(cell["source"]) + "\n" for cell in cells[1:] if cell["cell_type"] == "code"]
+    languages = ["bash" if source.startswith("!") else "python" for source in sources]
+    files = [source.replace("%%writefile", "# file:").replace("!tfprep", "tfprep") for source in sources]
+    follow(zip(languages, files, strict=True), session)
     check_result(capsys.readouterr().out, "demo/result.png", 0.5)
-
-
-def _block(source):
-    if source.startswith("!"):
-        return "bash", source.replace("!", "")
-    return "python", source.replace("%%writefile", "# file:")
 
 
 def test_the_notebook_is_that_of_the_page():
