@@ -502,7 +502,7 @@ def test_what_is_certain_to_decode_does(options):
     assert certain > len(data) or "progressive" in options
 
 
-def test_a_png_with_a_wrong_checksum_is_not_kept_as_it_is():
+def test_a_png_with_a_wrong_checksum_is_not_kept_as_it_is_and_noted():
     """Pillow does not look at the checksum of pixels; TensorFlow refuses a wrong one."""
     import tensorflow as tf
 
@@ -510,7 +510,9 @@ def test_a_png_with_a_wrong_checksum_is_not_kept_as_it_is():
     assert images.keeps_original(data)
     at = data.index(b"IEND") - 8
     broken = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
-    np.testing.assert_array_equal(images.decode_image(broken), images.decode_image(data))
+    with images.decoder_warnings() as found:
+        np.testing.assert_array_equal(images.decode_image(broken), images.decode_image(data))
+    assert found == ["a checksum of the PNG is wrong: it is damaged"]
     assert not images.keeps_original(broken)
     with pytest.raises(tf.errors.InvalidArgumentError):
         tf.io.decode_png(broken)

@@ -7,8 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.sources.building import built, write_picture
-from tfprep.errors import SourceError
+from tests.sources.building import built, folder, write_picture
+from tfprep import codecs
+from tfprep.errors import BuildError, SourceError
 from tfprep.sources import Fractions, Table, rows
 from tfprep.sources.detection.detect import detect
 
@@ -201,6 +202,16 @@ def test_small_tables(tmp_path, files, options, expected, classes):
     listing = Table(**{"table": "t.csv", "image": "file", **options}).scan(tmp_path)
     assert [(entry.key, entry.split, entry.values) for entry in listing.entries] == expected
     assert listing.classes == classes
+
+
+def test_arrays_that_differ_in_several_sides_need_raw(tmp_path):
+    root = folder(tmp_path / "raw", {"0.png": 0, "1.png": 1})
+    write_jsonl(root / "t.jsonl", [{"file": "0.png", "n": [[1, 2], [3, 4]]}, {"file": "1.png", "n": [[1, 2, 3]]}])
+    with pytest.raises(BuildError, match=r"'n' differ in several sides, \[None, None\].*store=\{'n': codecs.Raw\(\)\}"):
+        built(Table("t.jsonl", "file", **N), root, tmp_path / "refused")
+    store = {"image": codecs.Raw(), "n": codecs.Raw()}
+    fields, _ = built(Table("t.jsonl", "file", **N), root, tmp_path / "out", store=store)
+    assert fields["1.png"]["n"].tolist() == [[1, 2, 3]]
 
 
 def test_fractions_by_group(tmp_path):

@@ -19,6 +19,7 @@ from tfprep.builder.layout import Layout
 from tfprep.builder.planning.plan import Plan, recorded_versions
 from tfprep.builder.receipts import Receipt, contents_path, read_contents
 from tfprep.builder.shards.sums import Moments, merge
+from tfprep.codecs import Scalar
 from tfprep.dataset import FieldInfo, Manifest, SplitInfo, Statistics
 from tfprep.dataset.index import OPTIONAL, joined_tables, label_type, schema, write_index
 from tfprep.dataset.locations import write_locations
@@ -26,7 +27,7 @@ from tfprep.dataset.manifest import digest_of, kept_fields, matches
 from tfprep.dataset.names import INDEX, LOCATIONS, REJECTS, fields_receipts
 from tfprep.dataset.other_readers import tfds_files
 from tfprep.dataset.versions import NewVersion
-from tfprep.errors import DatasetError, TooManyRejectedError
+from tfprep.errors import BuildError, DatasetError, TooManyRejectedError
 from tfprep.fields import FieldSpec
 from tfprep.storage.local import writing
 from tfprep.storage.store import open_store
@@ -141,6 +142,9 @@ def manifest_of(
         forms = [receipt.forms[name].get(form) for receipt in receipts if name in receipt.forms]
         if spec := reduce(merge, (form_of_shard.spec for form_of_shard in forms if form_of_shard), None):
             specs[name] = spec
+            if spec.shape.count(None) > 1 and isinstance(plan.recipe.store[name], Scalar):
+                rule = f"the arrays of {name!r} differ in several sides, {list(spec.shape)}, which Scalar() cannot give back"
+                raise BuildError(f"{rule}; write store={{{name!r}: codecs.Raw()}}")
     splits: dict[str, SplitInfo] = {}
     class_counts: dict[str, dict[str, tuple[int, ...]]] = {}
     for split in plan.splits:

@@ -10,8 +10,9 @@ What is converted, and how:
 - Masks keep their numbers: a palette image gives its indices, 1 bit gives 0 and 1, 16 bits stay uint16, and a TIFF whose 0 is
   white is not inverted.
 
-A JPEG whose decoder warns is decoded as far as it goes, and the warning is noted (`decoder_warnings`). A setting of Pillow that
-a package has changed, and with which images decode to other pixels, ends the build.
+A JPEG whose decoder warns, and a PNG with a wrong checksum, is decoded as far as it goes, and a warning is noted
+(`decoder_warnings`). A setting of Pillow that a package has changed, and with which images decode to other pixels, ends the
+build.
 
 What is refused, with a SampleError: bytes that are not a whole image, several frames, more pixels than `MAX_PIXELS` or more
 bytes of pixels than `MAX_BYTES`, a mask of several channels, formats that run programs or have no signature. A file of more than

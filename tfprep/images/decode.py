@@ -10,6 +10,7 @@ from PIL import Image
 
 from tfprep.errors import SampleError
 from tfprep.fields import Array, ImageArray, Size
+from tfprep.images.headers import has_right_checksums
 from tfprep.images.jpeg import decode_jpeg, exif_orientation, jpeg_header, lacks_end, upright
 from tfprep.images.pillow import (
     PNG_START,
@@ -29,7 +30,6 @@ from tfprep.images.pillow import (
     white_is_zero,
     white_level,
 )
-from tfprep.images.png import has_right_checksums
 
 _NPY_START = b"\x93NUMPY"
 _HIGHEST_INT8 = 127

@@ -5,6 +5,7 @@ A JPEG's size is in its frame header (ITU-T T.81, B.2.2), after segments of any 
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -53,3 +54,16 @@ def jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
         end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
         yield code, at + 4, end
         at = end
+
+
+def has_right_checksums(data: bytes) -> bool:
+    """Return True if each chunk of a PNG, up to its last one, is followed by the CRC-32 of its type and content."""
+    view, at = memoryview(data), 8
+    while at + 12 <= len(data):  # length, type and checksum have four bytes each
+        end = at + 8 + int.from_bytes(data[at : at + 4], "big")
+        if zlib.crc32(view[at + 4 : end]) != int.from_bytes(data[end : end + 4], "big"):
+            return False
+        if data[at + 4 : at + 8] == b"IEND":
+            return True
+        at = end + 4
+    return False

@@ -40,7 +40,8 @@ from tfprep.images.pillow import (
     upright_size,
     white_level,
 )
-from tfprep.optional import cv2, require_package
+from tfprep.images.png import by_opencv, decode_png
+from tfprep.optional import require_package
 
 _EXACT_IN_FLOAT32 = 1 << 24
 """float32 holds all whole numbers up to this one."""
@@ -150,19 +151,10 @@ _ALPHA = {"1": "LA", "L": "LA", "RGB": "RGBA"}
 
 
 def _sixteen_bits(image: Image.Image, data: bytes) -> Array:
-    array: Any = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED | cv2.IMREAD_IGNORE_ORIENTATION)
-    if array is None or array.dtype != np.uint16 or array.shape[:2] != (image.height, image.width):
+    array = decode_png(data) if image.format == "PNG" else by_opencv(data)
+    if array.dtype != np.uint16 or array.shape[:2] != (image.height, image.width):
         raise SampleError("not a whole image of 16 bits a channel")
-    # OpenCV repeats the gray of these three times.
-    if image.mode == "LA" or (image.format == "PNG" and data[25] == _GRAY_ALPHA):
-        return np.asarray(array[:, :, [0, 3]])
-    channels = 1 if array.ndim == 2 else array.shape[2]
-    order = {3: [2, 1, 0], 4: [2, 1, 0, 3]}.get(channels)
-    return np.asarray(array[:, :, order]) if order else np.asarray(array)
-
-
-_GRAY_ALPHA = 4
-"""The color type of gray and alpha in a PNG's header, byte 25."""
+    return array
 
 
 def _seek(image: Image.Image, page: int | None) -> None:

@@ -23,6 +23,7 @@ from PIL import Image, UnidentifiedImageError
 
 from tfprep.errors import BuildError, SampleError
 from tfprep.fields import Array, ImageArray, Size
+from tfprep.images.headers import has_right_checksums
 
 _HAS_AVIF = importlib.util.find_spec("PIL.AvifImagePlugin") is not None  # from Pillow 11.3 on
 FORMATS = ("PNG", "GIF", "BMP", "PPM", "JPEG", "TIFF", "WEBP", "JPEG2000", "DIB", *(("AVIF",) if _HAS_AVIF else ()))
@@ -149,6 +150,8 @@ def opened(data: bytes, *, frames: bool = False) -> Iterator[Image.Image]:
                         f"JPEG 2000 of {len(image.getbands())} x {bits} bits, of which Pillow would make other numbers"
                     )
                     raise SampleError(f"{rule}; save it as TIFF or PNG of 16 bits")
+            if image.format == "PNG" and _warned.get() is not None and not has_right_checksums(data):
+                warn("a checksum of the PNG is wrong: it is damaged")  # Pillow does not look at those of pixels
             yield image
     except UnidentifiedImageError as error:
         raise SampleError(f"not an image: no known format begins with the bytes {data[:8]!r}") from error

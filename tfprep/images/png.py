@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import zlib
 from typing import Any
 
 import numpy as np
@@ -67,26 +66,17 @@ def decode_png(data: bytes) -> Array:
         except (OSError, SyntaxError, ValueError) as error:
             raise SampleError("not a whole PNG image") from error
         return pixels if pixels.ndim == 3 else pixels[:, :, None]
-    pair = len(data) > 25 and data[25] == _GRAY_ALPHA
+    array = by_opencv(data)
+    # OpenCV repeats the gray of a pair of channels three times.
+    return array[:, :, [0, 3]] if len(data) > 25 and data[25] == _GRAY_ALPHA else array
+
+
+def by_opencv(data: bytes) -> Array:
+    """The numbers [H, W, C] of a file in the order of its channels, whatever its orientation. Raises SampleError."""
     array = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED) if data else None
     if array is None:
-        raise SampleError("not a whole PNG image")
-    if pair:
-        return array[:, :, [0, 3]]
+        raise SampleError("not a whole image")
     return _swap_rgb(array if array.ndim == 3 else array[:, :, None])
-
-
-def has_right_checksums(data: bytes) -> bool:
-    """Return True if each chunk of a PNG, up to its last one, is followed by the CRC-32 of its type and content."""
-    view, at = memoryview(data), 8
-    while at + 12 <= len(data):  # length, type and checksum have four bytes each
-        end = at + 8 + int.from_bytes(data[at : at + 4], "big")
-        if zlib.crc32(view[at + 4 : end]) != int.from_bytes(data[end : end + 4], "big"):
-            return False
-        if data[at + 4 : at + 8] == b"IEND":
-            return True
-        at = end + 4
-    return False
 
 
 def _swap_rgb(array: Array) -> Array:

@@ -221,22 +221,25 @@ class DataYaml:
             if not content.get(split):
                 continue
             written = content[split] if isinstance(content[split], list) else [content[split]]
-            listed = {name: _place(root, path, content, name) for name in map(str, written)}
-            lost = [name for name, place in listed.items() if place is None]
-            if lost:
-                missing[split] = lost[0]
-                continue
-            found = tuple(place for place in listed.values() if place is not None)
-            if (twin := next((other for other, of_other in places.items() if of_other == found), None)) is not None:
-                twins[split] = twin
-            places[split] = found
-        if not places and not missing:
-            raise SourceError(f"{root / path}: there is neither train nor val nor test")
+            found: dict[str, str] = {}
+            for name in map(str, written):
+                if (place := _place(root, path, content, name)) is None:
+                    missing.setdefault(split, name)
+                else:
+                    found[name] = place
+            if split not in missing:
+                of_split = tuple(found.values())
+                if (
+                    twin := next((other for other, of_other in places.items() if of_other == of_split), None)
+                ) is not None:
+                    twins[split] = twin
+                places[split] = of_split
         if not places:
-            split, where = next(iter(missing.items()))
-            raise SourceError(
-                f"{root / path}: {split}: {where!r} is not below {root}; correct it, or give the right folder with --data"
-            )
+            for split, where in missing.items():
+                raise SourceError(
+                    f"{root / path}: {split}: {where!r} is not below {root}; correct it, or give the right folder with --data"
+                )
+            raise SourceError(f"{root / path}: there is neither train nor val nor test")
         match content.get("kpt_shape"):
             case None:
                 points = None
