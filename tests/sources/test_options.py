@@ -101,6 +101,7 @@ CASES = {
     ],
     sources.Voc: [
         ({"first_pixel": 2}, "first_pixel is 0 or 1"),
+        ({"fields": ("boxes", "instances")}, "add 'box_numbers' to fields"),
         ({"annotations": "{year}/*.xml"}, "has placeholders that images="),
         (
             {"images": "JPEGImages/{name}", "sets": "ImageSets/{split}.txt", "annotations": "Annotations/{name}.xml"},

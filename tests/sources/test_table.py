@@ -214,6 +214,14 @@ def test_arrays_that_differ_in_several_sides_need_raw(tmp_path):
     assert fields["1.png"]["n"].tolist() == [[1, 2, 3]]
 
 
+def test_a_point_without_a_coordinate_rejects_its_image(tmp_path):
+    root = folder(tmp_path / "raw", {"0.png": 0, "1.png": 1})
+    write_jsonl(root / "t.jsonl", [{"file": "0.png", "eyes": [[1, 2]]}, {"file": "1.png", "eyes": [[None, 2]]}])
+    fields, rejected = built(Table("t.jsonl", "file", fields={"p": ("points", "eyes")}), root, tmp_path / "out")
+    assert "a point has no number" in rejected["1.png"]
+    assert list(fields) == ["0.png"]
+
+
 def test_fractions_by_group(tmp_path):
     content = [{"file": f"{i}.jpg", "kind": str(i % 2), "patient": i // 8} for i in range(400)]
     fractions = Fractions(train=0.5, val=0.5, group_by="patient")

@@ -236,6 +236,8 @@ def _decode_field(value: Any, kind: Kind, reduced: int) -> Any:
     array = np.asarray(value, dtype)
     if kind == "label" and array.tolist() != np.asarray(value).tolist():
         raise SampleError(f"a label is a class number, or a list of them, not {value!r}")
+    if kind == "points" and not np.isfinite(array).all():
+        raise SampleError("a point has no number, or NaN or infinity, for a coordinate")
     return array.reshape(-1, 4) if kind == "boxes" else array
 
 
