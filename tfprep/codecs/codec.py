@@ -81,7 +81,11 @@ class Described:
 
 
 class OneBytes(Described):
-    """Codecs whose field is one feature of bytes."""
+    """Codecs whose field is one feature of bytes, by default of an array as it is."""
+
+    def spec(self, kind: Kind, value: Any) -> FieldSpec:
+        """The kind, shape and dtype of one value, as in `Codec`."""
+        return FieldSpec(kind, value.shape, value.dtype.name)
 
     def tf_features(self, name: str, spec: FieldSpec) -> Mapping[str, Any]:
         """For `tf.io.parse_single_example`, as in `Codec`."""

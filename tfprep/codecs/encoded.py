@@ -39,9 +39,6 @@ class Encoded(OneBytes):
     def encode(self, value: Any) -> Mapping[str, Feature]:
         raise RecipeError("Encoded() reads TFRecords of other tools; a recipe stores Jpeg(), Png() or Original()")
 
-    def spec(self, kind: Kind, value: Any) -> FieldSpec:
-        return FieldSpec(kind, value.shape, value.dtype.name)
-
     def decode(self, feature: Any, spec: FieldSpec, shape: tuple[int, ...] | None = None) -> Array:
         data, channels = bytes(feature), _channels(spec)
         form = "JPEG" if images.is_jpeg(data) else "PNG"
@@ -132,9 +129,6 @@ class Jpeg(OneBytes):
             )
         return {"": images.encode_jpeg(value, self.quality, self.subsampling)}
 
-    def spec(self, kind: Kind, value: Any) -> FieldSpec:
-        return FieldSpec(kind, value.shape, "uint8")
-
     def decode(self, feature: Any, spec: FieldSpec, shape: tuple[int, ...] | None = None) -> Array:
         return images.decode_stored_jpeg(feature, channels=spec.shape[-1])
 
@@ -172,9 +166,6 @@ class Png(OneBytes):
         if value.dtype not in (np.uint8, np.uint16):
             raise SampleError(f"PNG holds uint8 and uint16, not {value.dtype}; store it as Zstd() or Raw()")
         return {"": images.encode_png(value, self.level)}
-
-    def spec(self, kind: Kind, value: Any) -> FieldSpec:
-        return FieldSpec(kind, value.shape, value.dtype.name)
 
     def decode(self, feature: Any, spec: FieldSpec, shape: tuple[int, ...] | None = None) -> Array:
         pixels = images.decode_png(feature)

@@ -40,8 +40,23 @@ def require_bfloat16() -> None:
     import ml_dtypes  # noqa: F401
 
 
+class Arrays(Described):
+    """Codecs of any array, cast to `dtype` where it is given, whose shape is stored beside it."""
+
+    dtype: str | None
+
+    def spec(self, kind: Kind, value: Any) -> FieldSpec:
+        """The kind, shape and dtype of one value, as in `Codec`."""
+        array = np.asarray(value)
+        return FieldSpec(kind, array.shape, self.dtype or array.dtype.name)
+
+    def needs_record(self, spec: FieldSpec) -> bool:
+        """Return True where several sides differ."""
+        return spec.shape.count(None) > 1
+
+
 @dataclass(frozen=True)
-class Raw(Described):
+class Raw(Arrays):
     """Any array as its little-endian bytes in C order, with its shape as `FIELD/shape`.
 
     With `dtype` the array is cast first, rounded to the nearest value of that type. A value that does not fit, such as 70,000 in
@@ -62,20 +77,12 @@ class Raw(Described):
         array = stored_array(value, self.dtype)
         return {"": array.tobytes(), "/shape": np.array(array.shape, np.int64)}
 
-    def spec(self, kind: Kind, value: Any) -> FieldSpec:
-        array = np.asarray(value)
-        return FieldSpec(kind, array.shape, self.dtype or array.dtype.name)
-
     def decode(self, feature: Any, spec: FieldSpec, shape: tuple[int, ...] | None = None) -> Array:
         shape = checked_shape(spec, len(feature), shape)
         array = np.frombuffer(feature, little(spec.dtype))
         if sys.byteorder == "big":
             array = array.astype(spec.dtype)
         return array.reshape(shape)
-
-    def needs_record(self, spec: FieldSpec) -> bool:
-        """True where several sides differ: its shape is stored beside it."""
-        return spec.shape.count(None) > 1
 
     def decode_into(self, feature: Any, spec: FieldSpec, out: Array) -> None:
         """`decode` into `out`, C-contiguous. Raises SampleError where the number of bytes is not that of `out`.

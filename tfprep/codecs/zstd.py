@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from tfprep.codecs.codec import Described, Feature, require_kind, tensor_feature
-from tfprep.codecs.raw import check_dtype, checked_shape, little, stored_array
+from tfprep.codecs.codec import Feature, require_kind, tensor_feature
+from tfprep.codecs.raw import Arrays, check_dtype, checked_shape, little, stored_array
 from tfprep.errors import BuildError, LoaderError, RecipeError, SampleError
 from tfprep.fields import Array, FieldSpec, Kind
 
@@ -39,7 +39,7 @@ _MOST_RATIO = 2**15
 
 
 @dataclass(frozen=True)
-class Zstd(Described):
+class Zstd(Arrays):
     """Any array, exactly, masks and maps in half the space of `Png`, decoded several times as fast: images of any type too.
 
     The array is cast first where `dtype` is given, by the rules of `Raw`. TensorFlow has no op for it: tfprep's loaders decode
@@ -81,18 +81,10 @@ class Zstd(Described):
         form, content, shuffle = forms[int(np.argmin([int(sizes[0] * _GAIN), *sizes[1:]]))]
         return {"": bytes([form]) + _compressed(content, self.level, shuffle), "/shape": shape}
 
-    def spec(self, kind: Kind, value: Any) -> FieldSpec:
-        array = np.asarray(value)
-        return FieldSpec(kind, array.shape, self.dtype or array.dtype.name)
-
     def decode(self, feature: Any, spec: FieldSpec, shape: tuple[int, ...] | None = None) -> Array:
         out = np.empty(checked_shape(spec, _array_bytes(memoryview(feature)), shape), spec.dtype)
         self.decode_into(feature, spec, out)
         return out
-
-    def needs_record(self, spec: FieldSpec) -> bool:
-        """True where several sides differ: its shape is stored beside it."""
-        return spec.shape.count(None) > 1
 
     def decode_into(self, feature: Any, spec: FieldSpec, out: Array) -> None:
         """`decode` into `out`, C-contiguous. SampleError where the array is not of just that size."""

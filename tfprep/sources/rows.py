@@ -23,13 +23,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from tfprep.errors import SourceError
-from tfprep.fields import Array
 from tfprep.sources.raw import Reference, open_raw, regular_file
 from tfprep.sources.source import class_name_fault
-from tfprep.sources.staging import CheckedFile, staged
+from tfprep.sources.staging import staged_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -356,21 +353,15 @@ class _StoredFiles:
         self._path, self._name = path, name
         with_path = column != name and file.schema_arrow.field(name).type.get_field_index("path") >= 0
         self.path_column = f"{name}.path" if with_path else None
-        self._copy = staged(path, f".{name}.bytes".replace("/", "_"), partial(_copy_column, path, column))
-        with self._copy.open("rb") as copied:
-            copied.seek(-8, 2)
-            (rows,) = np.frombuffer(copied.read(8), np.int64)
-            copied.seek(-8 * (int(rows) + 1), 2)
-            self._lengths = np.frombuffer(copied.read(8 * int(rows)), np.int64)
-        self._starts = np.cumsum(np.maximum(self._lengths, 0)) - np.maximum(self._lengths, 0)
+        kind = f".{name}.bytes".replace("/", "_")
+        self._copy, self._starts, self._lengths = staged_files(path, kind, partial(_cells_of, column=column))
 
     def cells(self, first: int, count: int, paths: Sequence[Any] | None) -> list[Any]:
         """Return the cells of the rows from number `first` on: references, or the paths of files elsewhere."""
         cells: list[Any] = []
         rows = slice(first - 1, first - 1 + count)
-        for place, (start, size) in enumerate(
-            zip(self._starts[rows].tolist(), self._lengths[rows].tolist(), strict=True)
-        ):
+        starts, lengths = self._starts[rows].tolist(), self._lengths[rows].tolist()
+        for place, (start, size) in enumerate(zip(starts, lengths, strict=True)):
             member = f"{self._name} of row {first + place}"
             if size >= 0:
                 cells.append(RawCell(str(Reference(str(self._copy), start, size, member=member))))
@@ -381,20 +372,13 @@ class _StoredFiles:
         return cells
 
 
-def _copy_column(path: Path, column: str, target: CheckedFile) -> None:
-    """Write the bytes of a column one after another, then the lengths as int64 (-1: null), then their number as int64."""
-    lengths: list[Array] = []
+def _cells_of(path: Path, column: str) -> Iterator[bytes | None]:
+    """Yield the bytes in each cell of a column; None where there are none."""
     top, _, inner = column.partition(".")
     with _opened(path) as file:
         for batch in file.iter_batches(_COPY_ROWS, columns=[column], use_threads=False):
-            values = batch[top]
-            cells = [value if not inner else value and value.get(inner) for value in values.to_pylist()]
-            for cell in cells:
-                target.write(cell or b"")
-            lengths.append(np.array([-1 if cell is None else len(cell) for cell in cells], np.int64))
-    whole = np.concatenate([*lengths, np.zeros(0, np.int64)])
-    target.write(whole.tobytes())
-    target.write(np.int64(len(whole)).tobytes())
+            for value in batch[top].to_pylist():
+                yield value if not inner else value and value.get(inner)
 
 
 _FORMATS: dict[str, tuple[Callable[[Path], list[str]], Callable[[Path, list[str]], Iterator[RowBatch]]]] = {

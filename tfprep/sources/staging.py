@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
+
 from tfprep.errors import SourceError
+from tfprep.fields import Array
 from tfprep.sources.raw import state_of
 from tfprep.storage.local import free_bytes, whole_file, writing
 
@@ -80,6 +84,29 @@ class CheckedFile:
         with writing(self._folder / "copy"):
             self._file.write(data)
         self.size += len(data)
+
+
+def staged_files(path: Path, kind: str, files: Callable[[Path], Iterable[bytes | None]]) -> tuple[Path, Array, Array]:
+    """Return the copy of what `files` yields of a file, and the first byte and the length of each (-1: there is none).
+
+    The copy holds them one after another, then their lengths as int64, then their number as int64.
+    """
+
+    def write(target: CheckedFile) -> None:
+        lengths = array("q")
+        for content in files(path):
+            target.write(content or b"")
+            lengths.append(-1 if content is None else len(content))
+        target.write(lengths.tobytes() + np.int64(len(lengths)).tobytes())
+
+    copy = staged(path, kind, write)
+    with copy.open("rb") as file:
+        file.seek(-8, 2)
+        (count,) = np.frombuffer(file.read(8), np.int64)
+        file.seek(-8 * (int(count) + 1), 2)
+        lengths = np.frombuffer(file.read(8 * int(count)), np.int64)
+    sizes = np.maximum(lengths, 0)
+    return copy, np.cumsum(sizes) - sizes, lengths
 
 
 def _folder() -> Path:

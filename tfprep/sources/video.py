@@ -24,10 +24,10 @@ from tfprep.images.pillow import check_pixels
 from tfprep.optional import require_package
 from tfprep.sources.folder import Splits, check_common, class_names, listed_images
 from tfprep.sources.patterns import Pattern, compile_pattern
-from tfprep.sources.raw import Reference
+from tfprep.sources.raw import Reference, read_raw
 from tfprep.sources.source import Entry, Listing, constructor_text, key_of
 from tfprep.sources.splits import Fractions, Row, listing_of
-from tfprep.sources.staging import CheckedFile, staged
+from tfprep.sources.staging import staged_files
 
 _FORMATS = {
     **dict.fromkeys((".mp4", ".m4v", ".mov"), "mov"),
@@ -96,43 +96,35 @@ class Video:
         return compile_pattern(self.videos, "Video: videos")
 
     def _rows(self, root: Path, classes: tuple[str, ...] | None, tally: Counter[str]) -> Iterator[Row]:
-        kind = f".{self.every}.frames"
         for video in listed_images(root, self._pattern(), splits=self.splits, classes=classes, tally=tally):
             path = video.path
-            copy = staged(root / path, kind, partial(self._copy, root / path))
-            with copy.open("rb") as file:
-                file.seek(-8, 2)
-                (size,) = np.frombuffer(file.read(8), np.int64)
-                file.seek(-8 - int(size), 2)
-                index = json.loads(file.read(int(size)))
+            copy, starts, lengths = staged_files(root / path, f".{self.every}.parts", self._parts)
+            *frames, note = zip(starts.tolist(), lengths.tolist(), strict=True)
+            numbers = range(0, len(frames) * self.every, self.every)
             found = [
-                (n, Reference(str(copy), start, size, member=f"frame {n} of {path}"))
-                for n, start, size in index["frames"]
+                (number, Reference(str(copy), start, size, member=f"frame {number} of {path}"))
+                for number, (start, size) in zip(numbers, frames, strict=True)
             ]
-            if index["fault"]:
-                number, reason = index["fault"]
+            if fault := json.loads(read_raw(root, str(Reference(str(copy), *note)))):
+                number, reason = fault
                 found.append((number, Reference(path, member=f"frame {number} ({reason})", missing=True)))
             for number, reference in found:
                 yield Entry(f"{key_of(path)}/{number:06}", video.split, (str(reference),), video.values), None
 
-    def _copy(self, path: Path, target: CheckedFile) -> None:
-        """Write the frames one after another, then their index as JSON, then its size as int64."""
-        frames, number, fault = [], -1, None
+    def _parts(self, path: Path) -> Iterator[bytes]:
+        """Yield each frame that is taken as PNG, and then, as JSON, the number of a damaged frame and the reason, or null."""
+        number, fault = -1, None
         try:
             for number, frame in enumerate(_decoded(path)):
-                if number % self.every:
-                    continue
-                png = io.BytesIO()
-                Image.fromarray(np.ascontiguousarray(_pixels(frame))).save(png, "PNG", compress_level=_COMPRESSION)
-                frames.append((number, target.size, len(png.getvalue())))
-                target.write(png.getvalue())
-            if not frames:
+                if number % self.every == 0:
+                    png = io.BytesIO()
+                    Image.fromarray(np.ascontiguousarray(_pixels(frame))).save(png, "PNG", compress_level=_COMPRESSION)
+                    yield png.getvalue()
+            if number < 0:
                 raise SampleError("the video has no frames")
         except SampleError as error:
             fault = (number + 1, error.reason)
-        index = json.dumps({"frames": frames, "fault": fault}).encode()
-        target.write(index)
-        target.write(np.int64(len(index)).tobytes())
+        yield json.dumps(fault).encode()
 
     __repr__ = constructor_text
 

@@ -85,7 +85,9 @@ class Voc(AnnotatedSource):
         if self.sets is not None and "_1" not in image.holes:
             raise RecipeError(f"Voc: sets name images, which stand for '*' in images={self.images!r}")
         if {"boxes", "instances"} <= set(self.fields) and "box_numbers" not in self.fields:
-            raise RecipeError("Voc: files number all instances, and some boxes are left out: add 'box_numbers' to fields")
+            raise RecipeError(
+                "Voc: files number all instances, and some boxes are left out: add 'box_numbers' to fields"
+            )
         if self.first_pixel not in (0, 1):
             raise RecipeError(f"Voc: first_pixel is 0 or 1; got {self.first_pixel!r}")
         for name in ("annotations", *(_MASKS[mask] for mask in _MASKS if mask in self.fields)):
