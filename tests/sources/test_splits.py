@@ -111,13 +111,6 @@ def test_no_group_straddles_a_split(group_by):
     assert {"train", "val"} == set(made.values())
 
 
-def test_groups_may_come_from_a_column():
-    labels = samples(300)
-    groups = {key: f"patient {i // 10}" for i, key in enumerate(labels)}
-    made = split(labels, Fractions(train=0.5, val=0.5, group_by="patient"), groups)
-    assert len({(groups[key], name) for key, name in made.items()}) == 30
-
-
 def test_a_regex_with_several_groups_takes_them_together():
     labels = {f"{a}-{x}-{b}": 0 for a in range(8) for b in range(8) for x in range(4)}
     made = split(labels, Fractions(train=0.5, val=0.5, group_by=r"^(\d)-\d-(\d)$"))

@@ -72,13 +72,16 @@ class Paired:
         def is_number(value: Any, most: int = 65535) -> bool:
             return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
 
-        def is_key(key: Any) -> bool:
-            if option == "numbers":
-                return key is None or is_number(key)
+        def is_stored(key: Any) -> bool:
+            return key is None or is_number(key)
+
+        def is_color(key: Any) -> bool:
             return isinstance(key, tuple) and len(key) == 3 and all(is_number(part, 255) for part in key)
 
-        for option, example in (("numbers", "{0: 255, 1: 0}"), ("palette", "{(128, 64, 128): 3}")):
-            value = getattr(self, option)
+        for option, value, is_key, example in (
+            ("numbers", self.numbers, is_stored, "{0: 255, 1: 0}"),
+            ("palette", self.palette, is_color, "{(128, 64, 128): 3}"),
+        ):
             if not isinstance(value, Mapping) or not all(is_key(key) and is_number(n) for key, n in value.items()):
                 rule = f"Paired: expected {option} to map to class numbers, such as {example}"
                 raise RecipeError(f"{rule}; got {value!r:.200}")

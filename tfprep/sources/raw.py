@@ -82,11 +82,6 @@ def raw_states(root: Path, texts: Iterable[str]) -> dict[str, RawState]:
     return {file: _state(root, file) for file in files}
 
 
-def state_of(path: Path) -> RawState:
-    """Return the state of a raw file."""
-    return _local_state(str(path))
-
-
 def open_raw(path: Path) -> BinaryIO:
     """Open a whole file for reading. OSError also if it is not a regular file: a FIFO would wait for a writer."""
     check_local(path)
@@ -184,7 +179,8 @@ def _local_path(root: Path, file: str) -> str:
     return file if file.startswith("/") else os.path.join(root, file)
 
 
-def _local_state(path: str) -> RawState:
+def state_of(path: str | Path) -> RawState:
+    """Return the state of a file of this machine."""
     try:
         status = os.stat(path)
     except (OSError, ValueError) as error:
@@ -236,7 +232,7 @@ def _url(root: Path, file: str) -> Url | None:
 def _state(root: Path, file: str) -> RawState:
     url = _url(root, file)
     if url is None:
-        return _local_state(_local_path(root, file))
+        return state_of(_local_path(root, file))
     try:
         info = open_store(url.parent).info(url.name)
     except StorageError as error:

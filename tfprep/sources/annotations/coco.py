@@ -79,8 +79,6 @@ class Coco(AnnotatedSource):
     def scan(self, root: Path) -> Listing:
         """List the images of all annotation files below `root`; see `Source.scan`."""
         files = CocoFiles(self, root)
-        if "points" in self.fields:
-            files.check_key_points()
         check_drawing(self.fields, len(files.names), self.void, "Coco")
         return object_listing(self, files.names, partial(self._rows, files), passed_over=files.passed_over)
 
@@ -119,7 +117,7 @@ class Coco(AnnotatedSource):
         if DRAWN & set(self.fields):
             item |= _shape(annotation.get("segmentation"), name)
         if "points" in self.fields:
-            item["points"] = _points(annotation.get("keypoints"), files.key_points(annotation["category_id"]), name)
+            item["points"] = _points(annotation.get("keypoints"), files.key_points, name)
         return item
 
 
@@ -207,6 +205,7 @@ class CocoFiles:
 
     Attributes:
         names: Class names in the order of their numbers.
+        key_points: The number of key points of each object.
         passed_over: Number of files of splits that are not taken, by reason.
     """
 
@@ -232,6 +231,11 @@ class CocoFiles:
         if unknown := [name for name in self.names if name not in self._ids]:
             known_ids = ", ".join(map(repr, list(self._ids)[:20]))
             raise SourceError(f"{self._files[0][0].path}: there is no category {unknown[0]!r}; there are {known_ids}")
+        counts = {count for name, count in self._by_id.values() if name in self.names}
+        self.key_points = max(counts, default=0)
+        if "points" in source.fields and counts != {self.key_points or 1}:  # those of an object are found by its place
+            rule = f"points need classes of one number of key points; these have {', '.join(map(str, sorted(counts)))}"
+            raise SourceError(f"{self._files[0][0].path}: {rule}. Take some with classes=")
 
     def images(self, tally: Counter[str]) -> Iterator[tuple[dict[str, Any], list[Any], dict[str, str], Path]]:
         """Yield each image with its annotations, the placeholders of its file and the file."""
@@ -254,17 +258,6 @@ class CocoFiles:
         if name is None:
             raise WrongAnnotation(f"{annotation}: category {category} has no name")
         return self._numbers.get(name)
-
-    def check_key_points(self) -> None:
-        """Raise SourceError unless all classes have the same number of key points: those of an object are found by its place."""
-        counts = {count for name, count in self._by_id.values() if name in self.names}
-        if len(counts) != 1 or counts == {0}:
-            rule = f"points need classes of one number of key points; these have {', '.join(map(str, sorted(counts)))}"
-            raise SourceError(f"{self._files[0][0].path}: {rule}. Take some with classes=")
-
-    def key_points(self, category: float | str) -> int:
-        """Return the number of key points that objects of a category have."""
-        return self._by_id[category][1]
 
 
 def image_file_name(image: Mapping[str, Any]) -> Any:

@@ -188,20 +188,13 @@ def _times(value: Any, size: Size) -> Any:
     return [*scaled[:2], value[2]] if len(value) == 3 else scaled
 
 
-def _box_of(annotation: Objects) -> list[float] | None:
-    """The annotated box, or the one around the polygons."""
-    if annotation.get("box") is not None or not annotation.get("polygons"):
-        return None if annotation.get("box") is None else list(annotation["box"])
-    xy = np.concatenate([np.reshape(polygon, (-1, 2)) for polygon in annotation["polygons"]])
-    return [*xy.min(0).tolist(), *xy.max(0).tolist()]
-
-
 def _whole(annotation: Objects, size: Size) -> dict[str, Any]:
     """Return an object with its box cut at the image's edges, and in words what of it is `far` outside of the image.
 
     Raises SampleError if a shape is none: a polygon of two points, a box that covers no pixel, a wrong RLE.
     """
-    for polygon in annotation.get("polygons") or []:
+    polygons, box = annotation.get("polygons") or [], annotation.get("box")
+    for polygon in polygons:
         if len(polygon) < 6 or len(polygon) % 2 or not np.isfinite(polygon).all():
             raise SampleError(
                 f"{annotation['id']}: a polygon is three points or more, x and y each; it has {len(polygon)} numbers"
@@ -213,7 +206,10 @@ def _whole(annotation: Objects, size: Size) -> dict[str, Any]:
         raise SampleError(f"{annotation['id']}: a point of {points} holds NaN or infinity")
     outside = [point for point in points if point[2] and _further_outside(point[:2], size)]
     far = f"its point ({outside[0][0]:g}, {outside[0][1]:g})" if outside else ""
-    if (box := _box_of(annotation)) is None or annotation.get("void"):
+    if box is None and polygons:  # that around the polygons
+        xy = np.concatenate([np.reshape(polygon, (-1, 2)) for polygon in polygons])
+        box = [*xy.min(0).tolist(), *xy.max(0).tolist()]
+    if box is None or annotation.get("void"):
         return {**annotation, "far": far}
     far = f"its box {_box_text(box)}" if _further_outside(box, size) else far
     (cut,) = check_boxes(np.array([box], np.float64), size, [annotation["id"]], "cut").tolist()
