@@ -132,6 +132,19 @@ def test_dots_in_names(tmp_path):
     assert list(fields) == ["a.tar/0000.left.png"]
 
 
+def test_whole_numbers_stay_exact(tmp_path):
+    """float32 has no 2^24 + 1; a scalar that is a fraction in one sample is float in all of them."""
+    numbers = {(1 << 24) + 1: 0.5, (1 << 62) + 1: 2, -3: 1}
+    files = {}
+    for n, (number, share) in enumerate(numbers.items()):
+        files |= {f"{n}.png": b"", f"{n}.json": json.dumps({"id": number, "share": share}).encode()}
+    tar(tmp_path / "a.tar", files)
+    source = sources.Archives(fields={name: ("scalar", f"json:{name}") for name in ("id", "share")})
+    values = [entry.values for entry in source.scan(tmp_path).entries]
+    assert values == list(numbers.items())
+    assert {tuple(map(type, of_sample)) for of_sample in values} == {(int, float)}
+
+
 def test_an_archive_that_cannot_be_read_by_place_is_refused(tmp_path):
     root = tmp_path / "data"
     tar(root / "a.tar", {"a.png": content(0)["png"], "b.png": content(1)["png"]})

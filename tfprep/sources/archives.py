@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, NamedTuple
 from tfprep.errors import RecipeError, SampleError, SourceError
 from tfprep.fields import KINDS, BoxFormat, Kind, check_box_format
 from tfprep.sources.annotations.objects import table_boxes
-from tfprep.sources.cells import FILE_KINDS, class_cell, path_cell, sorted_classes, value_cell
+from tfprep.sources.cells import FILE_KINDS, class_cell, is_whole, path_cell, sorted_classes, value_cell
 from tfprep.sources.folder import Splits, check_common, split_files
 from tfprep.sources.patterns import HIDDEN, IMAGE_SUFFIXES, Holes, compile_pattern
 from tfprep.sources.pixels import Pixels, pixel_decoders
@@ -52,7 +52,7 @@ class Archives:
         members: The pattern of the images' names inside the archives, where folders there give classes or splits:
             `{split}/{label}/**`. Images that do not fit are left out, and counted in the tally.
         fields: Further fields with kind and ending: `{"mask": ("mask", "seg.png"), "text": ("text", "txt"), "age": ("scalar",
-            "json:age")}`.
+            "json:age")}`. A scalar is int if it is in all samples, else float, as in `Table`.
         classes: The class names in the order of their numbers. By default the names that occur, sorted; if all are whole numbers,
             these are the class numbers.
         splits: As in `Folder`.
@@ -121,12 +121,15 @@ class Archives:
         classes = {"label": self.classes or self._found_classes(root, archives)} if "label" in self.kinds() else {}
         files = ("image", *(name for name, (kind, _) in self.fields.items() if kind in FILE_KINDS))
         values = tuple(name for name in self.kinds() if name not in files)
-        rows = partial(self._rows, root, archives, files, values, classes.get("label", ()))
+        whole = {name for name in values if self.kinds()[name] == "scalar"}
+        for sample in self._all(root, archives) if whole else ():
+            whole -= {name for name in whole if not sample.converted(root, self.fields[name][1], {}, is_whole)}
+        rows = partial(self._rows, root, archives, files, values, classes.get("label", ()), whole)
         return listing_of(self, files, values, classes, rows, passed_over=tally)
 
     def _rows(
         self, root: Path, archives: list[tuple[str, str]], files: tuple[str, ...], values: tuple[str, ...],
-        names: tuple[str, ...], tally: Counter[str],
+        names: tuple[str, ...], whole: set[str], tally: Counter[str],
     ) -> Iterator[Row]:  # fmt: skip
         numbers, kinds = {name: number for number, name in enumerate(names)}, self.kinds()
         endings = {"label": self.label or "", **{name: ending for name, (_, ending) in self.fields.items()}}
@@ -145,7 +148,7 @@ class Archives:
                 of_sample = key_of(holes["split"]) if "split" in holes else split
                 refs = tuple(str(sample.reference(endings.get(name, sample.image))) for name in files)
                 made = tuple(
-                    sample.converted(root, endings[name], holes, value_cell, kinds[name], numbers, None, False)
+                    sample.converted(root, endings[name], holes, value_cell, kinds[name], numbers, None, name in whole)
                     for name in values
                 )
                 yield Entry(f"{key_of(path)}/{key_of(sample.key)}.{sample.image}", of_sample, refs, made), None
@@ -157,9 +160,12 @@ class Archives:
         name = sample.members[sample.image].name.removeprefix("./")
         return compile_pattern(self.members, "Archives: members").match_path(name)
 
+    def _all(self, root: Path, archives: list[tuple[str, str]]) -> Iterator[_Sample]:
+        return (sample for path, _ in archives for sample in _samples(root, path, self.image, Counter()))
+
     def _found_classes(self, root: Path, archives: list[tuple[str, str]]) -> tuple[str, ...]:
         classes: set[str] = set()
-        for sample in (member for path, _ in archives for member in _samples(root, path, self.image, Counter())):
+        for sample in self._all(root, archives):
             holes = self._holes(sample)
             if self.label is not None or holes is not None:
                 classes.update(sample.converted(root, self.label or "", holes or {}, class_cell) or ())
