@@ -114,7 +114,7 @@ def test_variant_zero_is_unaugmented_and_others_depend_only_on_key_and_number():
     [
         *(({"label": "label"}, {"label": n}, f"class {n} is outside the list of 2 classes") for n in (-1, 2, 900)),
         ({"mask": "mask"}, {"mask": encoded(np.full((8, 8), 255, np.uint8))}, "class 255 is outside the list of 2"),
-        ({"age": "scalar"}, {"age": None}, "the listing has no value for it"),
+        ({"age": "scalar"}, {"age": None}, "it has no value"),
         ({"label": "label"}, {"label": 0.75}, "a label is a class number, or a list of them, not 0.75"),
     ],
 )

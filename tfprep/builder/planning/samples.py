@@ -183,7 +183,12 @@ def _check_unique(table: SampleTable) -> None:
         for row in rows[np.isin(rows["hash"], repeated, kind="sort")]:  # NumPy 2.0 fails on uint64 otherwise.
             key, files = table.key(row), ", ".join(_sample(table.texts, row)[1])
             if key in first:
-                raise SourceError(f"two samples have the key {key!r}: {first[key]} and {files}; rename one of them")
+                fix = (
+                    "rename one of them"
+                    if first[key] != files
+                    else "list it once, or tell rows of a table apart by key="
+                )
+                raise SourceError(f"two samples have the key {key!r}: {first[key]} and {files}; {fix}")
             first[key] = files
 
 

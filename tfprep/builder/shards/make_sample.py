@@ -231,7 +231,7 @@ def _decode_field(value: Any, kind: Kind, reduced: int) -> Any:
     if kind == "text":
         return value
     if value is None:
-        raise SampleError("the listing has no value for it")
+        raise SampleError("it has no value: a cell is empty, or an archive has no such member beside the image")
     dtype = {"label": np.int64, "boxes": np.float32, "points": np.float32}.get(kind)
     array = np.asarray(value, dtype)
     if kind == "label" and array.tolist() != np.asarray(value).tolist():

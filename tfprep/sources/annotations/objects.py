@@ -341,7 +341,7 @@ class TableBoxes:
     def decode(self, raw: Mapping[str, Any], size: Size | None) -> Array:
         value = raw[self.field]
         if value is None:
-            raise SampleError("the listing has no value for it")
+            raise SampleError("it has no value: a cell is empty, or an archive has no such member beside the image")
         rows = np.asarray(value, np.float64)
         if rows.size % 4 or (rows.ndim > 1 and rows.size and rows.shape[-1] != 4):
             raise SampleError(f"a box is a row of four numbers; got an array {list(rows.shape)}")
