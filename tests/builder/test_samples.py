@@ -215,7 +215,8 @@ def test_draws_are_those_of_the_ops_name_and_number(policy):
         steps = [f"{type(op).__name__}/0" for op in ops[:-1]] + ["Brightness/1"]
         for step, op in zip(steps, ops, strict=True):
             image = op(image, generator(0, "key", variant, f"color/{step}"))
-        sample = made(variant, geometry=geometry, color=ops, derive=derived, fill={"mask": 9})
+        rows = {"boxes": ["names"]}
+        sample = made(variant, geometry=geometry, color=ops, derive=derived, fill={"mask": 9}, row_fields=rows)
         assert np.array_equal(sample["image"], image)
         assert np.array_equal(sample["mask"], expected["mask"])
         assert np.array_equal(sample["copy"], expected["image"])
