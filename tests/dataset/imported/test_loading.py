@@ -80,7 +80,8 @@ def test_every_record_once_an_epoch_with_the_values_of_tensorflow(data, expected
     assert [check(batch, row, expected) for batch, row in rows] == list(expected)
 
 
-SIDES = [f"image/object/bbox/{side}" for side in ("xmin", "ymin", "xmax", "ymax")]
+SIDES_OF_A_BOX = ("xmin", "ymin", "xmax", "ymax")
+SIDES = [f"image/object/bbox/{side}" for side in SIDES_OF_A_BOX]
 
 
 def boxes_in_pixels(folder):
@@ -118,6 +119,19 @@ def test_boxes_in_four_features_are_one_field(data, detections):
     batch = next(iter(data.numpy_loader("train", 8, fields=["boxes"], pad={"boxes": 5}, training=False)))
     assert batch["boxes"].shape == (8, 5, 4)
     assert not list(verify(data.path))
+
+
+def test_shares_are_those_of_the_image_of_their_group(tmp_path):
+    """Two cameras with images of different sizes."""
+    rng = np.random.default_rng(2)
+    features = {
+        f"{side}/object/bbox/{name}": np.float32([0.5]) for side in ("left", "right") for name in SIDES_OF_A_BOX
+    }
+    images = {"left/encoded": image_bytes(rng, (20, 30)), "right/encoded": image_bytes(rng, (40, 50))}
+    write(tmp_path / "0.tfrecord", [serialized(features | images)])
+    index_tfrecords(str(tmp_path / "0.tfrecord"), "train")
+    (sample,) = tfprep.open(tmp_path).samples("train")
+    assert [sample[name].tolist() for name in ("boxes", "boxes_")] == [[[15, 10, 15, 10]], [[25, 20, 25, 20]]]
 
 
 def test_boxes_follow_geometry_at_load_and_in_a_recipe_with_their_rows(data, detections, tmp_path):

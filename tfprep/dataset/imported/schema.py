@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -258,7 +259,7 @@ def _with_boxes(
     Shares of the image and numbers in pixels are told apart by the greatest number, unless the form is declared.
     """
     by_feature = {item.feature: item for item in fields}
-    kept, image, groups = list(fields), sized_raster(fields, summaries), dict[str, tuple[str, int | None, int]]()
+    kept, groups = list(fields), dict[str, tuple[str, int | None, int]]()
     for item in fields:
         prefix, slash, side = item.feature.rpartition("/")
         form = declared.get(item.feature, Declared()).format
@@ -272,14 +273,15 @@ def _with_boxes(
             parts, axis, name, above = [item], item.spec.shape[0], item.name, prefix
         else:
             continue
-        if form.startswith("rel_") and image is None:
+        image = sized_raster(fields, summaries, item.feature) if form.startswith("rel_") else ""
+        if image is None:
             kept[kept.index(item)] = replace(item, spec=replace(item.spec, kind="scalar"), fixed=True)
             continue
         kept = [field for field in kept if field not in parts]
         while any({name, f"{name}_offset", f"{name}_size"} & {field.name} for field in kept):
             name += "_"
         groups[name] = above, axis, summaries[item.feature].weighed // (4 if len(parts) == 1 else 1)
-        codec = Boxes([part.feature for part in parts], form, image or "" if form.startswith("rel_") else "")
+        codec = Boxes([part.feature for part in parts], form, image)
         note = f"x0, y0, x1, y1 in pixels, of {form} in {prefix or item.feature}"
         spec = FieldSpec("boxes", (axis, 4), "float32")
         kept.append(IndexedField(name, item.feature, spec, codec.describe(), note=note))
@@ -394,12 +396,16 @@ def _image(name: str, feature: str, summary: FeatureSummary, known: Declared) ->
     )  # fmt: skip
 
 
-def sized_raster(fields: Iterable[IndexedField], summaries: Mapping[str, FeatureSummary]) -> str | None:
-    """The feature whose height and width the index holds: of the images, or else of the masks, the one of the most pixels."""
+def sized_raster(fields: Iterable[IndexedField], summaries: Mapping[str, FeatureSummary], near: str = "") -> str | None:
+    """The feature of the images, or else of the masks, whose name begins most like `near`; of several the one of the most pixels.
 
-    def pixels(item: IndexedField) -> tuple[bool, int]:
-        summary = summaries[item.feature]
-        return item.spec.kind == "image", prod(most for _, most in map(summary.ranges.__getitem__, ("height", "width")))
+    That of all features has the height and width in the index, that near boxes those of which they are shares.
+    """
+
+    def pixels(item: IndexedField) -> tuple[bool, int, int]:
+        ranges = summaries[item.feature].ranges
+        common = posixpath.commonpath([f"/{item.feature}", f"/{near}"])
+        return item.spec.kind == "image", len(common), ranges["height"][1] * ranges["width"][1]
 
     rasters = [item for item in fields if item.spec.kind in RASTER_KINDS and item.codec["codec"] == "encoded"]
     return max(rasters, key=pixels).feature if rasters else None
