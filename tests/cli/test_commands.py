@@ -344,11 +344,21 @@ def test_every_character_of_a_name_is_valid_json(capsys):
     assert json.loads(text.escaped_json(event.to_json()))["key"] == "b\x9f"
 
 
-@pytest.mark.parametrize("order", [("check", "--html", "/"), ("stats", "--html", "."), ("check", "--groups", ".")])
-def test_a_folder_is_not_a_file_to_write(run, built, order):
-    status, _, err = run(order[0], built, *order[1:])
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        (("check", "{}", "--html", "/"), "is a directory"),
+        (("stats", "{}", "--html", "."), "is a directory"),
+        (("check", "{}", "--groups", "nowhere/a.csv"), "the folder nowhere does not exist"),
+        (("index", "{}", "--out", ""), "'--out': it is empty"),
+        (("build", "{}", "--out", ""), "'--out': it is empty"),
+        (("export", "{}", "--to", "parquet", "--out", ""), "'--out': it is empty"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(run, built, order, message):
+    status, _, err = run(*(argument.format(built) for argument in order))
     assert status == 2
-    assert "is a directory" in err
+    assert message in err
 
 
 def test_an_error_with_json_is_json(run, tmp_path):

@@ -13,7 +13,7 @@ import click
 
 from tfprep import units
 from tfprep.cli import text
-from tfprep.cli.options import FILE, PATH, POSITIVE, json_option, option, quiet_option, share
+from tfprep.cli.options import FILE, PATH, PLACE, POSITIVE, json_option, option, quiet_option, share
 from tfprep.errors import BuildError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @click.command("build")
 @click.argument("recipe", type=PATH)
-@option("--out", required=True, type=click.Path(),
+@option("--out", required=True, type=PLACE,
         help="Folder of the dataset, created if missing, or a URL such as s3://bucket/photos.")  # fmt: skip
 @option(
     "--data",

@@ -14,7 +14,7 @@ import click
 
 from tfprep import units
 from tfprep.cli import text
-from tfprep.cli.options import EXIT_CHECK_FAILED, FILE, json_option, option
+from tfprep.cli.options import EXIT_CHECK_FAILED, FILE, html_option, in_folder, json_option, option
 
 if TYPE_CHECKING:
     from tfprep.dataset import Manifest
@@ -142,7 +142,7 @@ def show_command(
 @option(
     "--samples", type=click.IntRange(0), default=1000, help="Number of samples of each split whose records are read."
 )
-@option("--html", type=FILE, metavar="FILE", help="Write a page with charts and pictures to FILE.")
+@html_option
 @json_option
 def stats_command(folder: str, samples: int, html: Path | None, as_json: bool) -> None:
     """Print statistics of the dataset in FOLDER (a path or a URL): classes, sizes, objects, rejected samples, duplicates."""
@@ -202,12 +202,12 @@ _PAIRS_SHOWN = 10
 @click.command("check")
 @click.argument("folder")
 @option(
-    "--exclude", type=FILE, metavar="FILE",
+    "--exclude", type=FILE, metavar="FILE", callback=in_folder,
     help="Write the samples whose removal leaves no pair across splits to FILE, for sources.Without in a recipe.",
 )  # fmt: skip
-@option("--groups", type=FILE, metavar="FILE",
+@option("--groups", type=FILE, metavar="FILE", callback=in_folder,
         help="Write the groups of samples that are alike to FILE, for group_by=sources.GroupFile in a recipe.")  # fmt: skip
-@option("--html", type=FILE, metavar="FILE", help="Write a page with pictures to FILE.")
+@html_option
 @json_option
 def check_command(folder: str, exclude: Path | None, groups: Path | None, html: Path | None, as_json: bool) -> int:
     """Find pictures of the dataset in FOLDER (a path or a URL) that occur twice, above all in two splits or under two labels.

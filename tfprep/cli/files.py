@@ -14,7 +14,7 @@ import click
 
 from tfprep import units
 from tfprep.cli import text
-from tfprep.cli.options import FILE, PATH, json_option, option, quiet_option
+from tfprep.cli.options import FILE, PATH, PLACE, json_option, option, quiet_option
 
 if TYPE_CHECKING:
     from tfprep.dataset.clean import Leftovers
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @option(
     "--split", help="Split that the shards are of. [default: for a directory of TensorFlow Datasets, all of its splits]"
 )
-@option("--out", help="Folder of the index; created if missing. [default: tfprep-index beside the shards]")
+@option("--out", type=PLACE, help="Folder of the index; created if missing. [default: tfprep-index beside the shards]")
 @option(
     "--features",
     type=FILE,

@@ -13,7 +13,7 @@ import click
 
 from tfprep import units
 from tfprep.cli import text
-from tfprep.cli.options import EXIT_CHECK_FAILED, FILE, PATH, POSITIVE, json_option, named, option, share
+from tfprep.cli.options import EXIT_CHECK_FAILED, PATH, POSITIVE, html_option, json_option, named, option, share
 from tfprep.cli.quiet import start_tensorflow
 from tfprep.errors import LoaderError
 from tfprep.optional import require_package
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 )
 @option("--data", help="With --forms, the folder of the recipe's raw files. [default: as for build]")
 @option("--samples", type=click.IntRange(16), default=200, help="With --forms, the number of samples to build.")
-@option("--html", type=FILE, metavar="FILE", help="Write a page with bars of the rates to FILE.")
+@html_option
 @json_option
 def bench_command(folder: str, as_json: bool, html: Path | None, fail_if_waiting: float | None, **flags: Any) -> int:
     """Measure how fast the dataset in FOLDER loads, what limits the rate, and what to do about it.

@@ -13,10 +13,21 @@ import click
 
 from tfprep.errors import LoaderError
 
-FILE = click.Path(path_type=Path, dir_okay=False)
-FOLDER = click.Path(path_type=Path, file_okay=False)
-OLD_FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
-PATH = click.Path(path_type=Path)
+
+class _Path(click.Path):
+    """A path; an empty one, of a variable of a shell that is not set, does not name the current folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not value:
+            self.fail("it is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+PLACE = _Path()
+"""A path or a URL."""
+FILE = _Path(path_type=Path, dir_okay=False)
+OLD_FOLDER = _Path(path_type=Path, exists=True, file_okay=False)
+PATH = _Path(path_type=Path)
 POSITIVE = click.FloatRange(0, min_open=True)
 EXIT_CHECK_FAILED = 4
 """The status of a command that has found what its user asked it to look for."""
@@ -27,6 +38,16 @@ def option(*names: str, **given: Any) -> Callable[[Any], Any]:
     return click.option(*names, **{"show_default": "default" in given} | given)
 
 
+def in_folder(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
+    """Return the path of a file to write; BadParameter, before the work, where its folder does not exist."""
+    if path is not None and not path.parent.is_dir():
+        raise click.BadParameter(f"the folder {path.parent} does not exist")
+    return path
+
+
+html_option = option(
+    "--html", type=FILE, metavar="FILE", callback=in_folder, help="Write a page with charts or pictures to FILE."
+)
 json_option = option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 quiet_option = option("--quiet", is_flag=True, help="Print only errors.")
 
