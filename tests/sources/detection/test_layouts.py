@@ -142,7 +142,8 @@ READ: list[tuple[str, str | dict[str, str], Any]] = [
     ("train/#_sat train/#_mask=0,1,2", {"train/*": "train"}, (0, 1, 2)),
     ("images/Image_0#L labels/Image_0#L_1st_manual=0,1", "images/*", (0, 1)),
     ("train/a#.png val/b#.png trainannot/a#=0,11 valannot/b#=0,11", "{split}/*", (0, 11)),
-    ("images/a# images/t# train.csv=rows:images/a:image_id,a,b:STEM,FLAGS test.csv=rows:images/t:image_id:STEM",
+    ("images/a# images/t# train.csv=rows:images/a:image_id,a,b:STEM,FLAGS test.csv=rows:images/t:image_id:STEM "
+     "a_submission.csv=rows:images/t:image_id,a:STEM,1",
      {"images/a*": "train"}, a_or_b),
     ('train/a# train/metadata.jsonl=rows:train/::{"file_name":"NAME","label":"LABEL"} '
      'test/b# test/metadata.jsonl=rows:test/::{"file_name":"NAME","label":"LABEL"}', "{split}/*", a_or_b),

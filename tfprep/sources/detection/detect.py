@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from tfprep.sources.detection import Layout
 from tfprep.sources.detection.annotated import coco, labelme, other_tools, voc, yolo
 from tfprep.sources.detection.bundled import archives, arrays, videos
 from tfprep.sources.detection.facts import Facts, Reading, look
-from tfprep.sources.detection.files import FEW, Files
+from tfprep.sources.detection.files import ANSWERS, FEW, Files
 from tfprep.sources.detection.pictures import folders, masks, with_classes
 from tfprep.sources.detection.tables import tables
 from tfprep.sources.folder import Folder
@@ -110,9 +110,11 @@ def _accounted(proposal: Reading, files: Files) -> Reading:
     if ignored := sum(hash(path) in facts.used for path in files.ignored):
         raise SourceError(f"the source reads {ignored} files that --ignore names: move them out of the folder")
     every, declared = files.every, {*proposal.declared}
-    patterns = [compile_pattern(text, "init") for text in declared.difference(every) if re.search("[*{]", text)]
+    texts = (text for text in declared.difference(every) if re.search("[*{]", text))
+    explains: list[Callable[[str], object]] = [ANSWERS.fullmatch]
+    explains += [compile_pattern(text, "init").match_path for text in texts]
     unread = (path for path in every if hash(path) not in facts.used and path not in declared)
-    left = [path for path in unread if all(pattern.match_path(path) is None for pattern in patterns)]
+    left = [path for path in unread if all(match(path) is None for match in explains)]
     classes = sorted({*facts.objects}.union(*facts.labels.values()))
     if classes and proposal.layout != "yolo" and len(left) <= FEW:  # YOLO's say which number a class has
         left = [path for path in left if sorted(line for line in files.lines(path) if line in classes) != classes]

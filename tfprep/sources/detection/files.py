@@ -32,11 +32,11 @@ _NO_DATA = frozenset((
 ))  # fmt: skip
 """The suffixes of text for people, of programs, and of files that file managers and trainers write."""
 _NOTES = re.compile(
-    r"(?:readme|licen[cs]e|copying|changelog|requirements|citation|attribution|authors|notice)\b.*|tfprep\.json"
-    r"|.*submission.*\.csv",
+    r"(?:readme|licen[cs]e|copying|changelog|requirements|citation|attribution|authors|notice)\b.*|tfprep\.json",
     re.IGNORECASE,
 )
-"""Notes for people, and the tables of Kaggle that show the form of an answer."""
+ANSWERS = re.compile(r"(?:.*/)?[^/]*submission[^/]*\.csv", re.IGNORECASE)
+"""Tables of Kaggle that show the form of an answer."""
 
 
 @dataclass(frozen=True)

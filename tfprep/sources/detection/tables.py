@@ -16,7 +16,7 @@ from tfprep.fields import BoxFormat, Kind
 from tfprep.sources.annotations import ObjectTable
 from tfprep.sources.detection import FRACTIONS, splits_for
 from tfprep.sources.detection.facts import Reading
-from tfprep.sources.detection.files import FEW, Files, below, image_place, splits_of
+from tfprep.sources.detection.files import ANSWERS, FEW, Files, below, image_place, splits_of
 from tfprep.sources.detection.pictures import says_masks
 from tfprep.sources.patterns import Template, columns_of, image_suffix, is_test, literal, split_form, split_words
 from tfprep.sources.rows import TABLE_SUFFIXES, batches, column_names, declared_classes, file_columns
@@ -91,7 +91,7 @@ def _plain(column: str) -> str:
 def tables(files: Files) -> Iterator[Reading]:
     """Yield the sources of tables whose rows name images, those of one split each together. SourceError if one cannot be read."""
     grouped: dict[str, list[_Head]] = {}
-    for path in files.paths(*TABLE_SUFFIXES):
+    for path in (path for path in files.paths(*TABLE_SUFFIXES) if not ANSWERS.fullmatch(path)):
         heads = grouped.setdefault(re.sub(r"\d+(?=-of-|\.parquet)|(?<=-of-)\d+", "*", split_form(path)), [])
         heads.append(replace(heads[0], path=path) if heads and heads[0].stored else _head(files, path))
     for pattern, heads in grouped.items():
