@@ -418,6 +418,7 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     "im/# t.csv=rows:im/:image,tags:NAME,LABEL~cat": "'a cat' is taken for one class; separator=' ' would divide it",
     "images/a# labels/a#.txt=line train.txt=rows:images/::./images/NAME data.yaml=lists labels/more.txt=line":
         "no source reads labels/more.txt",
+    "im/a# im/a#.txt=line im/b# im/b#.txt=line x.names=names valid.txt=rows:im/b::data/NAME": "valid.txt may say the splits",
     "cat/a# dog/b# names.txt=twice": "no source reads names.txt",
     "train/im/a# train/masks/a#=0,1 test/img/b# test/gt/b#=0,1": "no source reads 8 files",
     "train/cat/a# train/dog/b# test/x/cat/c# test/x/dog/d#": "no source reads 8 files|several depths",

@@ -17,7 +17,7 @@ from tfprep.sources.annotations.yolo import DataYaml, images_in, label_path
 from tfprep.sources.detection import splits_for
 from tfprep.sources.detection.facts import Reading
 from tfprep.sources.detection.files import FEW, Files, below, beside, image_place, splits_of
-from tfprep.sources.patterns import literal, split_form
+from tfprep.sources.patterns import literal, split_form, split_words
 from tfprep.sources.raw import read_whole
 
 _LABELFORMAT = "convert it with the package labelformat"
@@ -71,12 +71,15 @@ def yolo(files: Files) -> Iterator[Reading]:
     splits = splits_for(patterns[0])
     same = [path for path in lists if files.lines(path) == files.lines(lists[0])]
     notes = [path for path in files.paths(".json") if b'"categories"' in files.head(path)[:FEW]]  # of Label Studio
-    image_lists = [path for path in sorted({*texts} - {*labels})[:FEW] if _names_images(files, path)]
-    doubts: tuple[str, ...] = ()
-    if splits and len(image_lists) > 1:
-        doubts = (f"{image_lists[0]} and {image_lists[1]} may say the splits, and this recipe draws new ones",)
+    listed = {  # by each text that may be a list of images
+        path: {line.replace("\\", "/").rpartition("/")[2] for line in files.lines(path)[:FEW]}
+        for path in sorted({*texts} - {*labels})[:FEW]
+    }
+    image_lists = [path for path, names in listed.items() if names and files.image_folders.keys() >= names]
+    say_splits = splits and (len(image_lists) > 1 or {*split_words("".join(image_lists))} - {"train"})
+    doubt = f"{' and '.join(image_lists[:2])} may say the splits, and this recipe draws new ones"
     further = [patterns[1], *same, *image_lists, *notes, *files.paths(".data")]
-    yield _yolo(files, Yolo(lists[0], *patterns, splits=splits), further, [], doubts)
+    yield _yolo(files, Yolo(lists[0], *patterns, splits=splits), further, [], [doubt] if say_splits else [])
 
 
 def _yolo(
@@ -92,12 +95,6 @@ def _yolo(
     elif corners and 0 not in corners:
         source = replace(source, fields=("boxes", "box_labels", "instances"))
     return Reading("yolo", source, declared, checks, doubts)
-
-
-def _names_images(files: Files, path: str) -> bool:
-    """Return True if each of the first lines of a text ends in the name of an image."""
-    names = [line.replace("\\", "/").rpartition("/")[2] for line in files.lines(path)[:FEW]]
-    return bool(names) and files.image_folders.keys() >= {*names}
 
 
 # --- COCO -----------------------------------------------------------------------------------------------------------

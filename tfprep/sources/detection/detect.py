@@ -82,6 +82,8 @@ def _readings(files: Files, layout: Layout | None) -> tuple[list[Reading], list[
     """Return the sources that fit the folder, with what they leave over and what is doubtful, and why others do not fit it."""
     readings, causes, masked = list[Reading](), [*other_tools(files)], set[str]()
     for rule in _RULES:
+        if rule in (masks, folders) and any(not one.doubts and not one.left for one in readings):
+            break  # they read images only, and would leave over what that source reads
         try:
             for proposal in rule(files):
                 masked |= {proposal.source.mask} if rule is masks else set()
@@ -96,8 +98,9 @@ def _readings(files: Files, layout: Layout | None) -> tuple[list[Reading], list[
         return [replace(one, checks=[*one.checks, *one.doubts], doubts=[]) for one in readings], causes
     if any(isinstance(one.source, Paired) and not one.doubts for one in readings):  # masks are not of a class
         return [one for one in readings if not isinstance(one.source, Folder)], causes
-    drawn = {hash(mask) for pair in files.pairs if pair.other in masked for _, mask in pair.files}
     doubtful = {id(one) for one in readings if isinstance(one.source, Folder) and one.facts.labels and one.doubts}
+    pairs = [pair for pair in files.pairs if pair.other in masked] if doubtful else []
+    drawn = {hash(mask) for pair in pairs for _, mask in pair.files}
     return [one for one in readings if id(one) not in doubtful or drawn.isdisjoint(one.facts.used)], causes
 
 
@@ -121,11 +124,10 @@ def _accounted(proposal: Reading, files: Files) -> Reading:
     known = facts.splits.keys() | facts.labels.get("label", {}).keys()
     of_tests = {folder for folder in files.images if is_test(folder) and not known & {*folder.split("/")}}
     unlabeled = {path for path in left if image_suffix(path) and path.rpartition("/")[0] in of_tests}
-    if any(unlabeled.issuperset(couple) for pair in files.pairs for couple in pair.files):  # such as masks
-        unlabeled = set()
-    if unlabeled:
-        such = listed_files(sorted(unlabeled))
-        remarks.append((0, f"images of a test split have no labels, and are left out: {such}"))
+    if unlabeled and any(unlabeled.issuperset(couple) for pair in files.pairs for couple in pair.files):
+        unlabeled = set()  # such as masks
+    left_out = "images of a test split have no labels, and are left out"
+    remarks += [(0, f"{left_out}: {listed_files(sorted(unlabeled))}")] if unlabeled else []
     remarks += [*_about_splits(source, facts, files), *_about_samples(source, facts, files)]
     return replace(
         proposal,

@@ -95,9 +95,8 @@ def tables(files: Files) -> Iterator[Reading]:
         heads = grouped.setdefault(re.sub(r"\d+(?=-of-|\.parquet)|(?<=-of-)\d+", "*", split_form(path)), [])
         heads.append(replace(heads[0], path=path) if heads and heads[0].stored else _head(files, path))
     for pattern, heads in grouped.items():
-        if named := [head for head in heads if head.image]:
-            tests = [head.path for head in heads if is_test(head.path)]
-            yield from _proposals(files, pattern, named, tests)
+        if any(head.image for head in heads):
+            yield from _proposals(files, pattern, heads)
 
 
 def _head(files: Files, path: str) -> _Head:
@@ -135,8 +134,9 @@ def _head(files: Files, path: str) -> _Head:
     return heads[0] if heads else _Head(path, columns)
 
 
-def _proposals(files: Files, pattern: str, named: Sequence[_Head], sides: Sequence[str]) -> Iterator[Reading]:
-    """Yield the source of the tables of one pattern, if they hold something about their images. `sides` explains further ones."""
+def _proposals(files: Files, pattern: str, heads: Sequence[_Head]) -> Iterator[Reading]:
+    """Yield the source of the tables of one pattern, if they hold something about their images."""
+    named = [one for one in heads if one.image]
     head = next((one for one in named if "train" in split_words(one.path)), named[0])
     needed = {c for c in head.columns if _plain(c) in _LABELS and c not in head.template.holes} or {*head.columns}
     kept = [one for one in named if needed <= {*one.columns}]
@@ -151,7 +151,8 @@ def _proposals(files: Files, pattern: str, named: Sequence[_Head], sides: Sequen
     said = {c: {split_form(text) == "{split}" for text in {*map(str, head.filled(c))}} for c in no_labels}
     by_column = [c for c, are_splits in said.items() if are_splits == {True}]
     of_split = [c for c in head.columns if _plain(c) in _SPLITS or True in said.get(c, ())]
-    table, splits = pattern, splits_of(files, pattern, [one.path for one in kept], head.images)
+    paths = [one.path for one in kept]
+    table, splits = pattern, splits_of(files, pattern, paths, head.images)
     if by_column and len(named) == 1:
         table, splits = literal(head.path), by_column[0]
     known = {*head.template.holes, *(column for one in others for column in one.columns), str(splits)}
@@ -163,7 +164,7 @@ def _proposals(files: Files, pattern: str, named: Sequence[_Head], sides: Sequen
         unlabeled = [path for one in others for path in one.images]
         if unlabeled:
             head.checks.append(f"images of {others[0].path} have no labels, and are left out: {len(unlabeled)}")
-        declared = (*(one.path for one in kept), *sides, *unlabeled)
+        declared = (*(one.path for one in heads if one.path in paths or is_test(one.path)), *unlabeled)
         yield Reading("table", sources[0], declared, head.checks, head.doubts, sources[1:])
 
 
@@ -195,7 +196,8 @@ def _sources(files: Files, head: _Head, table: str, image: str, splits: Any, tar
     fields = _masks_and_texts(files, table, head, targets)
     fields |= {"boxes": ("boxes", column)} if nested else {}
     fields |= {"box_labels": ("label", of_boxes[0])} if of_boxes else {}
-    flags = tuple(c for c in targets if any(set() < {*map(_flag, head.filled(c))} <= pair for pair in _FLAGS))
+    flag = {c: {str(cell).strip().lower().removesuffix(".0") for cell in head.filled(c)} for c in targets}
+    flags = tuple(c for c in targets if flag[c] and any(flag[c] <= pair for pair in _FLAGS))
     label: Any = next(iter(labels), None)
     if label is None and not fields and varied and not (len(flags) > 1 and set(varied) <= set(flags)):
         label, cells = varied[0], [*map(str, head.filled(varied[0]))]
@@ -219,10 +221,6 @@ def _sources(files: Files, head: _Head, table: str, image: str, splits: Any, tar
     splits = splits_for(table, label is not None) if splits is FRACTIONS else splits
     make: Any = partial(Table, table, image, label, fields, splits=splits, separator=separator)
     return [make(box_format=form) for _, form in boxes] or [make()]
-
-
-def _flag(cell: Any) -> str:
-    return str(cell).strip().lower().removesuffix(".0")
 
 
 def _masks_and_texts(files: Files, table: str, head: _Head, targets: Sequence[str]) -> dict[str, tuple[Kind, str]]:
