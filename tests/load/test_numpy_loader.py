@@ -172,6 +172,10 @@ def test_a_mix_of_other_classes_is_refused(make_dataset):
         {"fields": ["image", "label"]},
         {"fields": ["image"], "where": "label == 'cat'"},
         {"fields": ["image"], "where": pc.field("label") == 1},
+        {
+            "fields": ["x"],
+            "derive": {"x": derive.Own(lambda sample, draws: sample["label"], "scalar", reads=["label"])},
+        },
     ):
         with pytest.raises(LoaderError, match=message):
             both.numpy_loader("train", 8, **options)

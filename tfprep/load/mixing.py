@@ -213,5 +213,5 @@ def _blend(own: Array, other: Array, weight: int) -> None:
         wide = own.astype(np.int64) * weight + other.astype(np.int64) * (PARTS - weight)
         own[...] = (wide + PARTS // 2) >> 8
     else:
-        share = np.float32(weight / PARTS)
-        own[...] = own.astype(np.float32) * share + other.astype(np.float32) * (np.float32(1) - share)
+        share, wide = np.float32(weight / PARTS), np.complex64 if own.dtype.kind == "c" else np.float32
+        own[...] = own.astype(wide) * share + other.astype(wide) * (np.float32(1) - share)

@@ -223,7 +223,7 @@ def plan_loader(sources: Sequence[SplitRows], options: LoaderOptions) -> LoaderP
     if options.derive:
         derived, needed = derived_specs(options.derive, sources, stored)
         specs = {**stored, **derived}
-    read, augmentation, mixing = _read(sources, options, stored, specs), None, None
+    read, augmentation, mixing = _read(sources, options, stored, specs, needed), None, None
     filled = read
     if options.geometry or options.derive or options.color or options.views or options.bucket:
         augmentation, filled = plan_augmentation(options, datasets, read, specs, needed)
@@ -297,6 +297,7 @@ def _read(
     options: LoaderOptions,
     stored: Mapping[str, FieldSpec],
     specs: Mapping[str, FieldSpec],
+    needed: frozenset[str],
 ) -> Outputs:
     """The outputs that the options name, as records give them."""
     try:
@@ -307,7 +308,7 @@ def _read(
         raise LoaderError(
             f"{error}. A mix loads fields that all its datasets have, alike: {', '.join(stored)}"
         ) from None
-    check_class_names(sources, outputs.fields)
+    check_class_names(sources, {*outputs.fields, *needed})
     # Pixels must not change after a model has computed a field from them that does not follow.
     changes = (*options.geometry, *options.color, *(options.views or ()), *options.mix)
     if not changes and options.bucket is None:

@@ -76,7 +76,7 @@ def plain_dataset(source: SplitRows, options: LoaderOptions, shuffle_buffer: Shu
     drop = full if options.remainder is None else options.remainder == "drop"
     many = _takes_batches(data, outputs)  # a call of TensorFlow's parser for each batch, and not for each record
     elements = records.batch(options.batch_size, drop_remainder=drop) if many else records
-    parse = _parser(data, places, outputs, many=many)
+    parse = tf.autograph.experimental.do_not_convert(_parser(data, places, outputs, many=many))
     elements = elements.map(parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     if not many:
         join = elements.ragged_batch if outputs.ragged else elements.batch
@@ -111,14 +111,13 @@ def _records(
             for variant in used
         ]
     )
-    shards = tf.data.Dataset.range(info.shards)
-    if options.training:
-        shards = shards.shuffle(max(info.shards, 1), seed=options.seed, reshuffle_each_iteration=True)
+    files = tf.data.Dataset.from_tensor_slices(tf.reshape(paths, (-1, len(places))))
     if each_once:
         draws = tf.data.Dataset.random(options.seed, rerandomize_each_iteration=True)
+        shards = tf.data.Dataset.range(info.shards)
         files = tf.data.Dataset.zip((shards, draws)).map(lambda shard, draw: paths[draw % len(used), shard])
-    else:
-        files = shards.flat_map(lambda shard: tf.data.Dataset.from_tensor_slices(paths[:, shard]))
+    if options.training:
+        files = files.shuffle(max(info.shards * len(used), 1), seed=options.seed, reshuffle_each_iteration=True)
 
     def read(files: Any) -> tf.data.Dataset:
         shards = tf.unstack(files, len(places))

@@ -48,7 +48,7 @@ def test_evaluation_is_in_the_order_on_disk_with_all_variants_too(make_dataset):
     """Shards are longer than what is taken from one before the next in training."""
     made = make_dataset(samples={"train": 50, "val": 50}, variants=2, shards=2, fields=("clicks", "label"))
     data = tfprep.open(made.path)
-    for options in ({"split": "val"}, {"split": "train", "training": False, "variants": 1}):
+    for options in ({"split": "val"}, {"split": "train", "training": False, "variants": "all"}):
         options |= {"batch_size": 8, "fields": ["clicks", "label"]}
         check_same(list(data.numpy_loader(**options)), list(data.tf_dataset(**options)))
     for rows, batch_size in ((96, 96), (100, 128)):  # full batches, where there is one
