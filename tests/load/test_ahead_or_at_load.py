@@ -242,6 +242,24 @@ def weighed_too_much(sample, draws):
     return {**sample, "weight": np.float64(1e300)}
 
 
+def without(name):
+    return lambda sample, draws: {field: value for field, value in sample.items() if field != name}
+
+
+def half_of_others(sample, draws):
+    """Numbers that are whole in the first sample."""
+    return sample["mask"] * (0.5 if sample["weight"] else 1)
+
+
+def test_what_a_function_leaves_out_or_makes_of_another_type_is_an_error(data):
+    for name in ("image", "weight"):
+        with pytest.raises(RecordError, match=f"a function in geometry returned no '{name}'"):
+            batches(data, 1, geometry=[augment.Custom(without(name))], fields=["image", "weight", "mask"])
+    halves = {"half": derive.Own(half_of_others)}
+    with pytest.raises(RecordError, match="'half' is float64, in the other records it is uint8"):
+        batches(data, 1, derive=halves, fields=["half"], batch_size=12)
+
+
 def test_what_a_function_makes_of_other_fields_has_their_type_and_is_the_same_in_all_views(data):
     with pytest.raises(RecordError, match="do not fit into float32"):
         batches(data, 1, geometry=[augment.Custom(weighed_too_much)], fields=["image", "weight"])

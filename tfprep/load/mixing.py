@@ -213,5 +213,5 @@ def _blend(own: Array, other: Array, weight: int) -> None:
         wide = own.astype(np.int64) * weight + other.astype(np.int64) * (PARTS - weight)
         own[...] = (wide + PARTS // 2) >> 8
     else:
-        share, wide = np.float32(weight / PARTS), np.complex64 if own.dtype.kind == "c" else np.float32
-        own[...] = own.astype(wide) * share + other.astype(wide) * (np.float32(1) - share)
+        share, dtype = np.float32(weight / PARTS), "complex64" if own.dtype.kind == "c" else "float32"
+        own[...] = own.astype(dtype) * share + other.astype(dtype) * (np.float32(1) - share)

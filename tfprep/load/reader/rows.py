@@ -294,6 +294,8 @@ class Augmenter:
             shared: dict[str, bytes] = {}
             for (stages, draws), transform, targets in zip(views, transforms, self._targets, strict=True):
                 made = stages.make(sample, draws, size=size, transform=transform, reduced=reduced)
+                if lost := next((target.name for target in targets if target.name not in made), None):
+                    raise SampleError(f"a function in geometry returned no '{lost}'")
                 for name in self._shared:
                     content = np.asarray(made[name]).tobytes()
                     if shared.setdefault(name, content) != content:
@@ -343,6 +345,8 @@ class Augmenter:
             return value
         if derived is None and spec.kind in RASTER_KINDS:
             raise SampleError(f"a function in geometry made '{name}' {array.dtype}; it stays {spec.dtype}")
+        if array.dtype.kind == "f" and np.dtype(spec.dtype).kind in "biu":  # refused where it is written
+            return value
         stored = Raw(spec.dtype)
         try:
             return stored.decode(stored.encode(array)[""], stored.spec(spec.kind, array))
