@@ -79,17 +79,6 @@ def test_a_flip_in_every_kind_of_file_is_found_and_mended(copy, name):
         path.write_bytes(whole[name])
 
 
-def test_many_missing_files_are_made_again_and_others_are_not_touched(copy):
-    whole = published(copy)
-    kept = next(name for name in whole if "-val.tfrecord" in name and not name.endswith(".idx"))
-    before = (copy / "out/v0001" / kept).stat().st_ino
-    for name in whole:
-        if "-train" in name or name in ("index.parquet", "features.json"):
-            (copy / "out/v0001" / name).unlink()
-    assert fix(copy).built_shards == 2
-    assert (published(copy), (copy / "out/v0002" / kept).stat().st_ino) == (whole, before)
-
-
 def test_a_dataset_without_the_notes_of_its_build_or_its_pointer(copy):
     whole = published(copy)
     (copy / "out/tfprep.json").write_text("{")

@@ -78,7 +78,7 @@ CHANGES = [
     (recipe("codecs.Jpeg(90)", "codecs.Png()"), RECIPE, 6),
     (recipe("codecs.Jpeg(90)", "codecs.Jpeg(91)"), RECIPE, 6),
     (recipe("target=1", "target=2"), RECIPE, 6),
-    (recipe("Distance(mask", "SignedDistance(mask"), RECIPE + "derive['distance']: Distance -> SignedDistance", 6),
+    (recipe("Distance(mask", "SignedDistance(void=2, mask"), RECIPE + "derive['distance']: Distance -> SignedDistance", 6),
     (recipe('"train": 2', '"train": 3'), "4 of 6 shards: the recipe changed: variants: 2 -> 3", 4),
     (recipe('fill={"mask": 2}', 'fill={"mask": 1}'), RECIPE, 6),
     (recipe('"train": 2', '"train": 1'), None, 4),

@@ -7,7 +7,7 @@ import pytest
 
 import tfprep
 from tests.photos import write_photos
-from tfprep import Recipe, codecs, derive
+from tfprep import Recipe, codecs
 from tfprep.builder import BuildOptions, build_part, explain, finish_build, plan_build
 from tfprep.dataset.verify import verify
 from tfprep.fields import Kind
@@ -134,20 +134,3 @@ def test_a_source_that_exchanges_the_names_of_its_columns_builds_again(raw, out,
     both = [list(tfprep.open(folder).samples("train")) for folder in (out, out.with_name("fresh"))]
     for sample, expected in zip(*both, strict=True):
         assert all(np.array_equal(sample[name], expected[name]) for name in expected)
-
-
-def test_other_mappings_of_a_recipe_have_no_order(raw, tmp_path):
-    """`fill` goes by name: another order gives the same bytes, and nothing is built."""
-    more = {
-        "fill": {"image": 1, "other": 2},
-        "derive": {"edges": derive.Canny(image="image")},
-        "variants": {"train": 2},
-        "geometry": [tfprep.augment.Rotate(10)],
-    }
-    turned = {**more, "fill": dict(reversed(more["fill"].items()))}
-    outs = [tmp_path / "a", tmp_path / "b"]
-    for out, options in zip(outs, (more, turned), strict=True):
-        build(recipe("image other edges", **options), out, raw)
-    assert build(recipe("image other edges", **turned), outs[0], raw).built_shards == 0
-    shards = [sorted((path.name, path.read_bytes()) for path in out.glob("current/*.tfrecord-*")) for out in outs]
-    assert shards[0] == shards[1]

@@ -14,7 +14,6 @@ from tfprep import sources
 from tfprep.builder.planning import plan, samples
 from tfprep.builder.planning.plan import SHARD_BYTES, _default_shards
 from tfprep.builder.planning.samples import arrange, collect_samples, limit_samples
-from tfprep.builder.shards.shard import sampled_originals
 from tfprep.builder.shards.sums import class_counts, image_moments
 from tfprep.errors import SampleError, SourceError
 from tfprep.seeding import sample_hash
@@ -102,11 +101,6 @@ def test_sums_of_pixels_are_exact(shape, dtype):
     assert moments.pixels == shape[0] * shape[1]
     assert moments.sums == tuple(whole.sum(0).tolist())
     assert moments.squares == tuple((whole**2).sum(0).tolist())
-
-
-@pytest.mark.parametrize(("shards", "images"), [(1, 16), (8, 16), (16, 8), (63, 3), (64, 2), (5000, 2)])
-def test_the_number_of_originals_of_a_shard_that_are_decoded(shards, images):
-    assert sampled_originals(shards) == images
 
 
 def test_helpers_write_a_listing_as_this_process_does(tmp_path, monkeypatch):

@@ -116,6 +116,17 @@ def test_variant_zero_is_unaugmented_and_others_depend_only_on_key_and_number():
         ({"mask": "mask"}, {"mask": encoded(np.full((8, 8), 255, np.uint8))}, "class 255 is outside the list of 2"),
         ({"age": "scalar"}, {"age": None}, "it has no value"),
         ({"label": "label"}, {"label": 0.75}, "a label is a class number, or a list of them, not 0.75"),
+        (
+            {"tags": "label"},
+            {"tags": [[1], [0]]},
+            r"expected a label, whole numbers: one class, or \[K\], got int64 \[2, 1\]",
+        ),
+        (
+            {"boxes": "boxes"},
+            {"boxes": [[1, 2, 3, 4, 5, 6, 7, 8]]},
+            r"expected boxes, numbers \[N, 4\], got float32 \[1, 8\]",
+        ),
+        ({"points": "points"}, {"points": [[1, 2, 3, 4]]}, r"expected points, .* got float32 \[1, 4\]"),
     ],
 )
 def test_a_value_that_cannot_be(kinds, raw, message):

@@ -468,8 +468,9 @@ def test_another_file_name_and_running_the_code_keep_the_fingerprint(tmp_path, d
     described()
     recipe = load_recipe(tmp_path / "2/recipe.py")
     before = recipe.fingerprint()
-    sys.modules["tfprep_recipe_recipe"].loaded()
-    sys.modules["tfprep_recipe_recipe"].cached(3)
+    own = sys.modules[recipe.derive["weights"].__module__]
+    own.loaded()
+    own.cached(3)
     assert recipe.fingerprint() == before
 
 

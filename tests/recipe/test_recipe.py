@@ -309,6 +309,9 @@ def test_every_change_that_changes_bytes_changes_the_fingerprint():
 def test_a_fingerprint_is_the_same_for_the_same_recipe_and_per_split():
     for change in CHANGES:
         assert recipe(**change).fingerprint() == recipe(**change).fingerprint()
+    fills = {"image": 1, "mask": 2}
+    turned = recipe(fill=dict(reversed(fills.items())))
+    assert turned.fingerprint() == recipe(fill=fills).fingerprint(), "names have no order"
     two, three = recipe(variants={"train": 2}), recipe(variants={"train": 3})
     assert two.fingerprint("val") == three.fingerprint("val") != two.fingerprint("train")
 
@@ -425,6 +428,7 @@ def test_a_recipe_stays_as_it_was_checked():
 
 def test_a_recipe_imports_the_modules_of_its_own_folder(tmp_path):
     """Also where this process has imported modules of the same names beside another recipe."""
+    made = []
     for number in (1, 2, 1):
         folder = tmp_path / str(number)
         (folder / "package").mkdir(parents=True, exist_ok=True)
@@ -432,9 +436,12 @@ def test_a_recipe_imports_the_modules_of_its_own_folder(tmp_path):
             "from package.inner import NUMBER\ndef f(sample, draws): return NUMBER"
         )
         (folder / "package/inner.py").write_text(f"NUMBER = {number}")
-        text = textwrap.dedent(GOOD).replace("source=", 'derive={"d": of_two_recipes.f}, source=')
-        (folder / "recipe.py").write_text("import of_two_recipes" + text)
-        assert load_recipe(folder / "recipe.py").derive["d"]({}, None) == number
+        text = textwrap.dedent(GOOD).replace("source=", 'derive={"d": of_two_recipes.f, "own": own}, source=')
+        (folder / "recipe.py").write_text(f"import of_two_recipes\ndef own(sample, draws): return {number}{text}")
+        made.append((loaded := load_recipe(folder / "recipe.py"), loaded.fingerprint()))
+        assert [derived({}, None) for derived in loaded.derive.values()] == [number, number]
+        assert data_root(folder / "recipe.py") == folder / "raw"
+    assert made[2][0].fingerprint() == made[2][1] == made[0][1] != made[1][1]
     for number in (1, 2):
         sys.path.remove(str(tmp_path / str(number)))
 

@@ -435,7 +435,7 @@ def check_folders(root: Path, out: Path) -> None:
 
 
 def _plan(recipe: Recipe, root: Path, layout: Layout, options: BuildOptions) -> Plan:
-    plan = make_plan(recipe, root, layout, limit=options.limit, reshard=options.reshard, on_warning=options.on_warning)
+    plan = make_plan(recipe, root, layout, options)
     if not options.replace:
         check_replacement(plan, layout, options.limit)
     return plan

@@ -6,13 +6,14 @@ import importlib.util
 import os
 import sys
 import traceback
+from hashlib import blake2b
 from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
 from tfprep.errors import RecipeError, summary_of
 from tfprep.pool import import_from
-from tfprep.recipe.checks import importing
+from tfprep.recipe.checks import check_kinds, importing
 from tfprep.recipe.model_fields import ModelFields
 from tfprep.recipe.recipe import Recipe
 from tfprep.storage.urls import folder_at, is_remote
@@ -43,7 +44,7 @@ def load_recipe(path: Path) -> Recipe:
     recipe = _defined(path, _module_name(path), "RECIPE", Recipe)
     if callable(kinds := getattr(recipe.source, "kinds", None)):
         try:
-            recipe.check_kinds(kinds())
+            check_kinds(vars(recipe), kinds())
         except RecipeError as error:
             raise RecipeError(f"{path}: {error}") from error
     return recipe
@@ -59,7 +60,7 @@ def load_fields(path: Path) -> ModelFields:
         raise RecipeError(
             f"{path}: no such file; fields are a Python file that defines FIELDS = tfprep.ModelFields(...)"
         )
-    return _defined(path, f"tfprep_fields_{path.stem}", "FIELDS", ModelFields)
+    return _defined(path, _module_name(path, "fields"), "FIELDS", ModelFields)
 
 
 def data_root(path: Path) -> Path:
@@ -73,8 +74,9 @@ def data_root(path: Path) -> Path:
     return folder if is_remote(folder) else path.parent / folder
 
 
-def _module_name(path: Path) -> str:
-    return f"tfprep_recipe_{path.stem}"
+def _module_name(path: Path, what: str = "recipe") -> str:
+    """Return a name that no other file has: two recipes of one process may be `recipe.py` in two folders."""
+    return f"tfprep_{what}_{path.stem}_{blake2b(bytes(path.resolve()), digest_size=4).hexdigest()}"
 
 
 def _defined(path: Path, module_name: str, variable: str, kind: type[Defined]) -> Defined:

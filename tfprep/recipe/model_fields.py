@@ -71,15 +71,6 @@ class ModelFields:
     name: str = ""
 
     def __post_init__(self) -> None:
-        self._check()
-        object.__setattr__(self, "name", self.name or next(iter(self.store)))
-        try:
-            check_name("name, by default the first of store,", self.name)
-        except DatasetError as error:
-            raise RecipeError(f"{error}; give name=") from None
-        object.__setattr__(self, "folder", (self.folder or checks.running_folder()).absolute())
-
-    def _check(self) -> None:
         checks.check_values(vars(self), _RULES)
         checks.check_store(self.store)
         for name, codec in self.store.items():
@@ -87,6 +78,12 @@ class ModelFields:
         for name in self.kinds:
             if name not in self.store:
                 raise RecipeError(f"kinds names {name!r}, which store does not")
+        object.__setattr__(self, "name", self.name or next(iter(self.store)))
+        try:
+            check_name("name, by default the first of store,", self.name)
+        except DatasetError as error:
+            raise RecipeError(f"{error}; give name=") from None
+        object.__setattr__(self, "folder", (self.folder or checks.running_folder()).absolute())
 
     def kind(self, name: str) -> Kind:
         """Return the kind of a field."""

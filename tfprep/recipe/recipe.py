@@ -140,16 +140,12 @@ class Recipe:
 
     def check_fields(self, listing: Listing) -> None:
         """Raise RecipeError where an option names a field that neither the source nor a derived input gives."""
-        self.check_kinds(listing.kinds)
+        check_kinds(vars(self), listing.kinds)
         for name in listing.fixed if self.geometry else ():
             raise RecipeError(
                 f"geometry: the numbers of '{name}' cannot follow the images: declare them as boxes or points (tfprep index "
                 "--features), or leave the field out of Records"
             )
-
-    def check_kinds(self, kinds: Mapping[str, Kind]) -> None:
-        """Do as `check_fields`, given the kinds of the source's fields."""
-        check_kinds(vars(self), kinds)
 
     def check_splits(self, splits: Sequence[str]) -> None:
         """Raise RecipeError if `variants` or `shards` name a split that the source does not have."""

@@ -228,19 +228,24 @@ def _check_color_op(op: Any, image: Array) -> None:
         )
 
 
-def _check_value(value: Any, kind: Kind, size: Size | None) -> None:
-    """Raise SampleError unless a value has the form of its kind, as `tfprep.fields` says."""
-    value = np.asarray(value) if isinstance(value, np.generic) else value
+def check_form(value: Any, kind: Kind) -> None:
+    """Raise SampleError unless a value has the dtype and the number of dimensions of its kind, as `tfprep.fields` says."""
     rule, test = _FORMS[kind]
     if kind != "text" and not isinstance(value, np.ndarray):
         raise SampleError(f"expected a NumPy array, got {type(value).__name__}: it is {rule}")
+    if not test(value):
+        got = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
+        raise SampleError(f"expected {rule}, got {got}")
+
+
+def _check_value(value: Any, kind: Kind, size: Size | None) -> None:
+    """Raise SampleError unless a derived value has the form of its kind, and the size of the image, and is finite."""
+    value = np.asarray(value) if isinstance(value, np.generic) else value
+    check_form(value, kind)
     if np.ma.is_masked(value):
         raise SampleError(
             "expected no masked values, which would be stored as the numbers below the mask: fill them (`filled`)"
         )
-    if not test(value):
-        got = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
-        raise SampleError(f"expected {rule}, got {got}")
     if kind in RASTER_KINDS and size is not None and value.shape[:2] != size:
         raise SampleError(f"expected an array of height and width {size}, got shape {value.shape}")
     if isinstance(value, np.ndarray) and value.dtype.kind == "f" and not np.isfinite(value).all():

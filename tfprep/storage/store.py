@@ -73,19 +73,15 @@ class Store:
         self._url = url
         self._store = _client(url)
 
-    def list(self, folder: str = "", *, recursive: bool = True) -> list[ObjectInfo]:
-        """Return the objects below a folder, sorted by name.
-
-        Args:
-            folder: The folder's name; "" for the store's own.
-            recursive: Whether objects in folders of the folder are listed too.
+    def list(self, *, recursive: bool = True) -> list[ObjectInfo]:
+        """Return the objects of the store, sorted by name; with `recursive` those in its folders too.
 
         Raises:
             StorageError: The store cannot be reached, refuses, or cannot list. A folder that does not exist is an empty list.
         """
         import obstore
 
-        top = self._key(folder) or None
+        top = self._key("") or None
 
         def entries() -> list[Any]:
             if recursive:
@@ -93,7 +89,7 @@ class Store:
             return list(obstore.list_with_delimiter(self._store, top)["objects"])
 
         start = len(self._url.key) + 1 if self._url.key else 0
-        infos = [_info(entry["path"][start:], entry) for entry in self._request(folder, entries, "cannot be listed")]
+        infos = [_info(entry["path"][start:], entry) for entry in self._request("", entries, "cannot be listed")]
         return sorted(infos, key=lambda info: info.name)
 
     def info(self, name: str) -> ObjectInfo:

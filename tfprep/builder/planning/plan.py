@@ -23,6 +23,7 @@ import simplejpeg
 
 from tfprep import __version__
 from tfprep.builder.layout import Layout
+from tfprep.builder.options import BuildOptions
 from tfprep.builder.planning.samples import ArrangedSamples, SampleTable, arrange, collect_samples, limit_samples
 from tfprep.builder.receipts import ShardTask
 from tfprep.errors import SourceError
@@ -106,14 +107,8 @@ class Plan:
         return f"{self.file_system}/{hashlib.sha256(rows['identity'].tobytes()).hexdigest()}"
 
 
-def make_plan(
-    recipe: Recipe, root: Path, layout: Layout, *, limit: int | None = None, reshard: bool = False,
-    counts: Mapping[str, int] | None = None, on_warning: str = "keep",
-) -> Plan:  # fmt: skip
+def make_plan(recipe: Recipe, root: Path, layout: Layout, options: BuildOptions) -> Plan:
     """List the source and lay out the shards; nothing is written.
-
-    `limit`, `reshard` and `on_warning` are those of `BuildOptions`. `counts` are numbers of shards by split that come before the
-    recipe's.
 
     Raises:
       RecipeError: The recipe names a field or a split that the source does not have.
@@ -127,10 +122,9 @@ def make_plan(
     if not len(samples):
         raise SourceError(f"{root}: {recipe.source!r} finds no sample there; is --data the right folder?")
     recipe.check_splits(samples.names)
-    samples = limit_samples(samples, limit)
-    shards = _shards(recipe, samples, {} if limit or reshard else _remembered(layout, recipe.name))
-    shards |= {split: count for split, count in (counts or {}).items() if split in shards}
-    warnings = {} if on_warning == "keep" else {"on_warning": on_warning}
+    samples = limit_samples(samples, options.limit)
+    shards = _shards(recipe, samples, {} if options.limit or options.reshard else _remembered(layout, recipe.name))
+    warnings = {} if options.on_warning == "keep" else {"on_warning": options.on_warning}
     described = {split: _described(recipe, listing, split, samples.names[0]) | warnings for split in samples.names}
     fingerprints = {}
     for split in samples.names:

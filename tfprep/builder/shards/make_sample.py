@@ -20,7 +20,7 @@ from tfprep.codecs import Feature, Original
 from tfprep.errors import SampleError
 from tfprep.fields import RASTER_KINDS, Array, FieldSpec, Kind, Sample, Size
 from tfprep.recipe import Recipe
-from tfprep.recipe.sample import SampleStage, Stages
+from tfprep.recipe.sample import SampleStage, Stages, check_form
 from tfprep.seeding import generator
 from tfprep.sources import FieldDecoder
 from tfprep.sources.pixels import TURNED, PixelDecoder
@@ -238,7 +238,10 @@ def _decode_field(value: Any, kind: Kind, reduced: int) -> Any:
         raise SampleError(f"a label is a class number, or a list of them, not {value!r}")
     if kind == "points" and not np.isfinite(array).all():
         raise SampleError("a point has no number, or NaN or infinity, for a coordinate")
-    return array.reshape(-1, 4) if kind == "boxes" else array
+    if kind in ("boxes", "points") and not array.size:  # none of them
+        return array.reshape(-1, 4) if kind == "boxes" else array
+    check_form(array, kind)
+    return array
 
 
 # --- checks ---------------------------------------------------------------------------------------------------------

@@ -355,7 +355,7 @@ class _Shard:
         self._sampled = sampled_originals(task.shards)
         kinds, store = context.maker.all_kinds, context.recipe.store
         # The order of keys in `store` is not part of the fingerprint, except for which label and which image come first.
-        self._label = next((name for name in store if kinds.get(name) == "label"), None)
+        self._label = context.recipe.first_label(context.maker.kinds)
         self._raster = next((name for name in kinds if name in store and kinds[name] in RASTER_KINDS), None)
         self._rows: list[list[Sequence[Any]]] = [[] for _ in range(self._count)]
         self._digest = _start_digest(task)
