@@ -7,18 +7,15 @@ import operator
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeAlias
+from typing import Any, Literal, TextIO, TypeAlias
 
 from tfprep.errors import BuildError, summary_of
 from tfprep.limits import usable_cpus
-
-if TYPE_CHECKING:
-    from tfprep.builder.planning.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -261,9 +258,9 @@ class Part:
     def __str__(self) -> str:
         return f"{self.number}/{self.parts}"
 
-    def shards(self, plan: Plan) -> list[tuple[str, int]]:
-        """Return the shards of this part, as split and number."""
-        return list(islice(plan.starts, self.number, None, self.parts))
+    def shards(self, of_plan: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+        """Return those of all shards of a plan, as split and number, that are of this part."""
+        return list(islice(of_plan, self.number, None, self.parts))
 
 
 def parse_part(text: str) -> Part:

@@ -97,7 +97,7 @@ def plan_build(
         check_folders(root, layout.out)
         options = BuildOptions(limit=limit, reshard=reshard, replace=replace, on_warning=on_warning)
         plan = _plan(loaded, root, layout, options)
-        return list(shard_states(plan, layout, part.shards(plan) if part else None))
+        return list(shard_states(plan, layout, part.shards(plan.starts) if part else None))
 
 
 @dataclass
@@ -147,7 +147,7 @@ class Build:
     def build_part(self, part: Part) -> PartSummary:
         """Build what is due of a part."""
         plan = self._plan()
-        shards = part.shards(plan)
+        shards = part.shards(plan.starts)
         states = self._states(plan, shards)
         due = [state for state in states if self._is_due(state)]
         # A part that is started once more after the publication stores no plan that would bind later builds.
