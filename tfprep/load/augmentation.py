@@ -379,7 +379,8 @@ def _check_rows(rows: Mapping[str, Sequence[str]], ops: Sequence[Any], read: Map
     if unknown and own:
         raise LoaderError(
             f"geometry: boxes that are not visible are dropped, and the recipe does not say which of {', '.join(own)} have a row "
-            f"for each box; build with Recipe(row_fields={{{unknown[0]!r}: {own}}}), or leave '{unknown[0]}' out of `fields`"
+            f"for each box; build with Recipe(row_fields={{{unknown[0]!r}: {own}}}) (or declare rows for tfprep index), or leave "
+            f"'{unknown[0]}' out of `fields`"
         )
 
 

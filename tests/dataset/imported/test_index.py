@@ -218,6 +218,7 @@ WRONG_DECLARATIONS = [
     ({"text": {"kind": "boxes"}}, NO_FILE),
     ({"text": {"format": "xyxy"}}, NO_FILE),
     ({"text": {"dtype": "uint9"}}, NO_FILE),
+    ({"text": {"rows": ["matrix"]}}, "'rows' are the features with a row per box"),
     ({"text": {"kind": "picture"}}, NO_FILE),
 ]
 

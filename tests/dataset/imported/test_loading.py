@@ -210,25 +210,27 @@ def test_numbers_whose_place_is_not_known_are_refused_by_geometry(tmp_path):
 
 
 def test_lists_of_as_many_rows_as_boxes_lose_the_rows_of_boxes_that_are_cut_away(tmp_path):
-    """Their features are named without a common group. Where all have equally many boxes, nothing tells."""
-    image, declared = image_bytes(np.random.default_rng(4), (40, 40)), tmp_path / "declared.json"
-    declared.write_text(json.dumps({"bbox": {"kind": "boxes", "format": "xyxy"}, "vectors": {"shape": [None, 2]}}))
+    """Their features are named without a common group. Where nothing tells which lists do, they are declared."""
+    image, declared, options = image_bytes(np.random.default_rng(4), (40, 40)), tmp_path / "declared.json", {}
+    crop = {"geometry": [augment.CenterCrop(20, 20)], "training": False, "on_bad": "skip"}
 
-    def indexed(name, counts):
+    def loaded(name, counts, most=9):
         payloads = []
         for count in counts:
             corners = np.arange(count, dtype=np.float32)[:, None] * 10 + [0, 0, 10, 10]
             payloads.append(serialized({
-                "image": image, "bbox": corners, "labels": np.arange(count), "names": [b"%d" % n for n in range(count)],
-                "vectors": np.repeat(np.arange(count, dtype=np.float32), 2), "rgb": np.arange(3),
+                "image": image, "bbox": corners, "labels": np.arange(min(count, most)),
+                "names": [b"%d" % n for n in range(count)], "vectors": np.repeat(np.arange(count, dtype=np.float32), 2),
+                "rgb": np.arange(3),
             }))  # fmt: skip
+        bbox = {"kind": "boxes", "format": "xyxy", **options}
+        declared.write_text(json.dumps({"bbox": bbox, "vectors": {"shape": [None, 2]}}))
         write(tmp_path / name, payloads)
         index_tfrecords(str(tmp_path / name), "train", tmp_path / f"{name}-index", features=declared)
-        return tfprep.open(tmp_path / f"{name}-index")
+        return tfprep.open(tmp_path / f"{name}-index").numpy_loader("train", len(counts), **crop)
 
-    options = {"geometry": [augment.CenterCrop(20, 20)], "training": False}
     counts = (4, 3, 0)
-    (batch,) = indexed("ragged", counts).numpy_loader("train", 3, **options)
+    (batch,) = loaded("ragged", counts)
     for row, count in enumerate(counts):
         seen = [n for n in range(count) if 0 < n < 3]
         assert batch["bbox"][row][:, 0].tolist() == [10.0 * n - 10 for n in seen]
@@ -236,8 +238,16 @@ def test_lists_of_as_many_rows_as_boxes_lose_the_rows_of_boxes_that_are_cut_away
         assert list(batch["names"][row]) == [f"{n}" for n in seen]
         assert batch["vectors"][row].tolist() == [[n, n] for n in seen]
     assert batch["rgb"].tolist() == [[0, 1, 2]] * 3
-    with pytest.raises(LoaderError, match=r"does not say which of .*rgb.* have a row for each box"):
-        indexed("fixed", (3, 3)).numpy_loader("train", 2, **options)
+    for name, counts, most, seen in (("fixed", (3, 3), 9, [[1, 2]] * 2), ("wrong", (2, 4, 3), 3, [[1], [1, 2]])):
+        with pytest.raises(LoaderError, match=r"does not say which of .*rgb.* have a row for each box"):
+            loaded(name, counts, most)
+        options["rows"] = ["labels", "names", "vectors"]
+        (batch,) = loaded(name, counts, most)
+        assert [labels.tolist() for labels in batch["labels"]] == seen
+        options["rows"] = ["label"]
+        with pytest.raises(DatasetError, match="rows of boxes: 'label' is no list of numbers or texts"):
+            loaded(name, counts, most)
+        options.clear()
 
 
 def in_rows(batches):

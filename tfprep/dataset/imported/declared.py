@@ -22,7 +22,7 @@ from tfprep.fields import BOX_FORMATS, Kind
 from tfprep.storage.urls import open_file
 
 FEATURES_JSON, INFO_JSON = "features.json", "dataset_info.json"
-_ENTRIES = {"kind", "dtype", "shape", "classes", "format"}
+_ENTRIES = {"kind", "dtype", "shape", "classes", "format", "rows"}
 _MOST_JSON = 64 << 20
 Shape = tuple[int | None, ...]
 
@@ -37,6 +37,7 @@ class Declared:
         dtype: The dtype of a string that holds an array's bytes, or of an image's pixels.
         classes: The names of a label's classes.
         format: The form of boxes (`tfprep.convert_boxes`); "" if it is not said.
+        rows: The features with a row per box, of boxes.
         reason: Why the feature cannot be read; "" if it can.
     """
 
@@ -45,6 +46,7 @@ class Declared:
     dtype: str | None = None
     classes: tuple[str, ...] = ()
     format: str = ""
+    rows: tuple[str, ...] | None = None
     reason: str = ""
 
 
@@ -81,6 +83,8 @@ def _declared(where: str, entry: Any) -> Declared:
         raise DatasetError(
             f"{where}: kind 'boxes', and no other one, has a format: one of {formats}, not {known.format!r}"
         )
+    if known.kind != "boxes" and known.rows is not None:
+        raise DatasetError(f"{where}: 'rows' are the features with a row per box, of kind 'boxes'")
     return known
 
 

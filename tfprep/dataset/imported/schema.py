@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -259,10 +260,11 @@ def _with_boxes(
     Shares of the image and numbers in pixels are told apart by the greatest number, unless the form is declared.
     """
     by_feature = {item.feature: item for item in fields}
-    kept, groups = list(fields), dict[str, tuple[str, int | None, int]]()
+    kept, rows_of = list(fields), dict[str, partial[tuple[str, ...] | None]]()
     for item in fields:
         prefix, slash, side = item.feature.rpartition("/")
-        form = declared.get(item.feature, Declared()).format
+        known = declared.get(item.feature, Declared())
+        form, weighed = known.format, summaries[item.feature].weighed
         sides = [by_feature.get(f"{prefix}{slash}{name}") for name in BOX_SIDES]
         parts = [part for part in sides if part is not None and part.spec.dtype == "float32"]
         if side == BOX_SIDES[0] and len(parts) == 4 and len({part.spec.shape for part in parts}) == 1:
@@ -270,7 +272,7 @@ def _with_boxes(
             form, name = form or ("xyxy" if greatest > _MOST_SHARE else "rel_xyxy"), "boxes"
             axis, above = (*item.spec.shape, 1)[0], prefix.rpartition("/")[0]
         elif form and item.spec.kind == "boxes":
-            parts, axis, name, above = [item], item.spec.shape[0], item.name, prefix
+            parts, axis, name, above, weighed = [item], item.spec.shape[0], item.name, prefix, weighed // 4
         else:
             continue
         image = sized_raster(fields, summaries, item.feature) if form.startswith("rel_") else ""
@@ -280,37 +282,41 @@ def _with_boxes(
         kept = [field for field in kept if field not in parts]
         while any({name, f"{name}_offset", f"{name}_size"} & {field.name} for field in kept):
             name += "_"
-        groups[name] = above, axis, summaries[item.feature].weighed // (4 if len(parts) == 1 else 1)
         codec = Boxes([part.feature for part in parts], form, image)
         note = f"x0, y0, x1, y1 in pixels, of {form} in {prefix or item.feature}"
         spec = FieldSpec("boxes", (axis, 4), "float32")
         kept.append(IndexedField(name, item.feature, spec, codec.describe(), note=note))
+        rows_of[name] = partial(_rows_of, group=above, boxes=axis, weighed=weighed, known=known.rows)
+    others = [field for field in kept if field.spec.kind not in (*RASTER_KINDS, "boxes") and field.spec.shape]
     return [
-        replace(field, rows=_rows_of(kept, *groups[field.name], summaries)) if field.name in groups else field
+        replace(field, rows=rows_of[field.name](others, summaries)) if field.name in rows_of else field
         for field in kept
     ]
 
 
 def _rows_of(
-    fields: Iterable[IndexedField], group: str, boxes: int | None, weighed: int, summaries: Mapping[str, FeatureSummary]
-) -> tuple[str, ...] | None:
-    """Return the names of the fields with a row per box; `boxes` and `weighed` are the number of boxes, as a side and as a sum.
+    fields: Sequence[IndexedField], summaries: Mapping[str, FeatureSummary], *,
+    group: str, boxes: int | None, weighed: int, known: tuple[str, ...] | None,
+) -> tuple[str, ...] | None:  # fmt: skip
+    """Return the names of the lists with a row per box; `boxes` and `weighed` are the number of boxes, as a side and as a sum.
 
-    Lists of the same group have one, and those that have as many rows as boxes in every record. Where that number never differs,
-    it says nothing of a list of another group: None.
+    They are those that are known; or those of the same group, and those that have as many rows as boxes in every record. Nothing
+    tells them (None) where that number never differs, or where, without a group, a list has another number in some records.
     """
+    if unknown := set(known or ()) - {field.feature for field in fields}:
+        raise DatasetError(f"rows of boxes: {min(unknown)!r} is no list of numbers or texts; correct --features")
+    if known is not None:
+        return tuple(field.name for field in fields if field.feature in known)
     rows = []
     for field in fields:
-        if field.spec.kind in (*RASTER_KINDS, "boxes") or not field.spec.shape:
-            continue
         length, *width = field.spec.shape
         is_equal = summaries[field.feature].weighed == weighed * prod(side or 1 for side in width)
-        if group and field.feature.startswith(f"{group}/") and not width and (is_equal or length is None):
+        in_group, is_raw = bool(group) and field.feature.startswith(f"{group}/"), field.codec["codec"] == "raw"
+        beside = not group and "/" not in field.feature and not (field.column or field.spec.kind == "text")
+        if not is_raw and ((length is None and is_equal) or (in_group and not width and (is_equal or length is None))):
             rows.append(field.name)
-        elif (is_equal and length is not None) or (field.codec["codec"] == "raw" and length == boxes):
+        elif is_equal or ((is_raw or (beside and length is None)) and length == boxes):
             return None
-        elif is_equal:
-            rows.append(field.name)
     return tuple(rows)
 
 
