@@ -241,8 +241,8 @@ BAD_ROWS = [
     ({"kind": "owl"}, {"label": "kind", "classes": {"label": ("x",)}}, r"row 2, 'kind': 'owl' is none of the 1 classes"),
     ({"kind": 1}, {"label": "kind", "classes": {"label": ("x",)}}, r"row 2, 'kind': '1' is none of the 1 classes: 'x'"),
     ({"kind": -1, "n": 0}, {"label": ("kind", "n")}, "the columns of label hold 0 and -1, which may mean no and unknown"),
-    ({"n": "three"}, {"fields": {"n": ("scalar", "n")}}, r"row 2, 'n': expected a number; got 'three'"),
-    ({"n": {"a": 1}}, {"fields": {"n": ("scalar", "n")}}, r"row 2, 'n': expected a number; got \{'a': 1\}"),
+    ({"n": "three"}, {"fields": {"n": ("scalar", "n")}}, r"row 2, 'n': expected a finite number; got 'three'"),
+    ({"n": {"a": 1}}, {"fields": {"n": ("scalar", "n")}}, r"row 2, 'n': expected a finite number; got \{'a': 1\}"),
     ({"n": ["x"]}, {"fields": {"n": ("text", "n")}}, r"row 2, 'n': expected text; got \['x'\]"),
     ({"n": "0 0 1 1"}, {"fields": {"n": ("boxes", "n")}}, r"row 2, 'n': expected a list of rows of numbers"),
     ({"set": None}, {"splits": "set"}, r"row 2, 'set': it is empty"),
@@ -258,10 +258,10 @@ def test_a_bad_cell_names_table_row_and_column(tmp_path, change, options, messag
         table(tmp_path, [good, {**good, "file": "b.jpg", "id": "2", **change}], **options)
 
 
-@pytest.mark.parametrize("cell", ["three", "1_000", "true", "1,5"])
+@pytest.mark.parametrize("cell", ["three", "1_000", "true", "1,5", "-inf", "1e400", "1" * 400])
 def test_a_text_in_csv_that_is_not_a_number(tmp_path, cell):
     content = [{"file": "a.jpg", "n": "1"}, {"file": "b.jpg", "n": cell}]
-    with pytest.raises(SourceError, match=rf"t\.csv: row 2, 'n': expected a number; got '{cell}'"):
+    with pytest.raises(SourceError, match=rf"t\.csv: row 2, 'n': expected a finite number; got '{cell}'"):
         table(tmp_path, content, "csv", fields={"n": ("scalar", "n")})
 
 

@@ -5,6 +5,7 @@ Each function raises SourceError with the rule and the value; the caller adds ta
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import posixpath
@@ -113,13 +114,11 @@ def number_cell(cell: Any, whole: bool) -> Any:
     if cell is None or cell == "":
         return None
     if isinstance(cell, int | float) or (isinstance(cell, str) and "_" not in cell):  # Python reads 1_000 as 1000
-        try:
+        with contextlib.suppress(ValueError, OverflowError):
             number = int(cell) if whole else float(cell)
-        except (ValueError, OverflowError):
-            pass
-        else:
-            return None if math.isnan(number) else number
-    raise SourceError(f"expected a number; got {cell!r}")
+            if not math.isinf(number):  # as 1e400 is for Python
+                return None if math.isnan(number) else number
+    raise SourceError(f"expected a finite number; got {cell!r}")
 
 
 def is_whole(cell: Any) -> bool:

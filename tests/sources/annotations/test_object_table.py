@@ -92,7 +92,7 @@ def test_a_source_without_some_samples_keeps_how_fields_are_made(tmp_path):
     ("row", "reason"),
     [
         ("0.png,x,1,2,3,", "t.csv: row 2: expected the four numbers of a box"),
-        ("0.png,x,1,2,3,z", "t.csv: row 2: expected a number; got 'z'"),
+        ("0.png,x,1,2,3,z", "t.csv: row 2: expected a finite number; got 'z'"),
         ("0.png,,1,2,3,4", "t.csv: row 2: 'kind' is empty"),
         ("0.png,x,5,2,3,4", "t.csv: row 2: its box [5, 2, 3, 4] covers no pixel"),
         ("0.png,x,5,2,99,4", "t.csv: row 2: its box [5, 2, 99, 4] reaches outside the image of 56 x 40"),

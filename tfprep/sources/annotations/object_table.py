@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -180,6 +179,6 @@ def box_cells(columns: tuple[str, ...], cells: Mapping[str, Any]) -> list[float]
     if all(map(_empty, cell)):
         return None
     values = [number_cell(value, False) for value in cell]
-    if any(value is None or not math.isfinite(value) for value in values):
+    if None in values:
         raise WrongAnnotation(f"expected the four numbers of a box; got {values}")
     return values
