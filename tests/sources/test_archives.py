@@ -99,6 +99,9 @@ def test_odd_members_are_rejected_or_counted(tmp_path):
     assert len(list(listing.entries)) == 4
     assert listing.tally["sample without an image"] == 2  # lonely, and d/with, whose ending is dots.png
     assert listing.tally["member that is a link, a device or sparse"] == 1
+    listing = sources.Archives().scan(root)
+    assert len(list(listing.entries)) == 4
+    assert listing.tally["member that no field names"] == 3
     missing = sources.Archives(fields={"mask": ("mask", "seg.png")})
     with pytest.raises(Exception, match=r"there is no member '[az]\.seg\.png' in a\.tar|rejected"):
         built(missing, root, tmp_path / "missing")

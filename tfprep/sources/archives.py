@@ -133,6 +133,7 @@ class Archives:
     ) -> Iterator[Row]:  # fmt: skip
         numbers, kinds = {name: number for number, name in enumerate(names)}, self.kinds()
         endings = {"label": self.label or "", **{name: ending for name, (_, ending) in self.fields.items()}}
+        named = {ending.partition(":")[0].lower() for ending in endings.values()}
         for path, split in archives:
             for sample in _samples(root, path, self.image, tally):
                 if sample.image is None:
@@ -145,6 +146,8 @@ class Archives:
                 if isinstance(self.splits, tuple) and holes.get("split", split) not in self.splits:
                     tally[f"in no split of {self.splits}"] += 1
                     continue
+                unread = len(sample.members.keys() - named - {sample.image})
+                tally.update({"member that no field names": unread} if unread else {})
                 of_sample = key_of(holes["split"]) if "split" in holes else split
                 refs = tuple(str(sample.reference(endings.get(name, sample.image))) for name in files)
                 made = tuple(
