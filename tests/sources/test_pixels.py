@@ -14,7 +14,7 @@ import tfprep
 from tests.sources.building import built, fields_of, folder
 from tfprep import augment, codecs, images, sources
 from tfprep.dataset import open_dataset
-from tfprep.errors import RecipeError, SampleError
+from tfprep.errors import RecipeError, SampleError, SourceError
 from tfprep.images.pillow import check_pixels
 from tfprep.recipe import Recipe
 from tfprep.sources.detection.detect import detect
@@ -377,6 +377,10 @@ def test_all_slices_of_a_patient_are_in_one_split(tmp_path):
     assert set(splits.values()) == {"train", "val"}
     for patient in range(10):
         assert len({splits[f"{n}.dcm"] for n in range(patient, 60, 10)}) == 1
+    for name, content in (("z.dcm", dicom(HU, patient="")), ("z.png", 1)):
+        with pytest.raises(SourceError, match=rf"{name} has no PatientID: group by another element"):
+            list(source.scan(folder(root, {name: content})).entries)
+        (root / name).unlink()
 
 
 def test_transparent_pixels_are_laid_over_a_color_that_is_named(tmp_path):

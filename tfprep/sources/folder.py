@@ -151,15 +151,17 @@ def split_files(root: Path, text: str, splits: Any, what: str, tally: Counter[st
 def dicom_group(splits: Splits, root: Path, path: str) -> str | None:
     """The patient, study or series that a DICOM file belongs to; None if the splits do not ask for it.
 
-    A file that is not DICOM is a group by itself: it is rejected when it is read.
+    A damaged .dcm is a group by itself: it is rejected when it is read. SourceError for an image that does not say its group.
     """
     if not (isinstance(splits, Fractions) and splits.by_column):
         return None
     try:
         value = header_text(read_whole(root / path), str(splits.group_by))
     except (OSError, SampleError):
-        return path
-    return value or path
+        value = path if path.lower().endswith(".dcm") else ""
+    if not value:
+        raise SourceError(f"{root / path} has no {splits.group_by}: group by another element, or by a part of the path")
+    return value
 
 
 def fitting(
