@@ -112,31 +112,6 @@ def test_entries_are_ordered_by_name_whatever_the_order_of_scandir(tree, monkeyp
     assert keys == ["a/Z.jpg", "a/x.jpg", "a/é.jpg", "a/x/1.jpg", "a b/1.jpg", "b/1.jpg", "b/2.jpg"]
 
 
-def test_every_image_of_the_tree_is_listed_once(tree):
-    paths = [
-        f"{a}/{b}/{i}.{s}" for a in "xyz" for b in ("p q", "ü", ".r") for i in range(3) for s in ("jpg", "PNG", "txt")
-    ]
-    root = tree(*paths)
-    expected = {
-        path.relative_to(root).as_posix()
-        for path in root.rglob("*")
-        if path.suffix.lower() in (".jpg", ".png")
-        and not any(part.startswith(".") for part in path.relative_to(root).parts)
-    }
-    keys = [key for key, *_ in listed(Folder(), root)]
-    assert len(keys) == len(set(keys)) == len(expected) == 36
-    assert set(keys) == expected
-
-
-def test_a_second_file_of_the_same_stem_changes_no_key(tree):
-    root = tree("cat/1.jpg", "cat/1.png")
-    before = {key for key, *_ in listed(Folder(), root)}
-    tree("cat/1.bmp", "cat/0.jpg")
-    after = {key for key, *_ in listed(Folder(), root)}
-    assert before < after
-    assert len(after) == 4
-
-
 @pytest.mark.parametrize("stratify", [None, "label"])
 def test_skipped_files_are_counted_once_for_repeated_iterations(tree, stratify):
     root = tree("cat/1.jpg", "cat/._1.jpg", ".git/x.jpg", "cat/notes.txt", "stray.jpg", "readme")

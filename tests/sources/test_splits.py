@@ -90,16 +90,6 @@ def test_one_more_sample_moves_at_most_one_other_across_each_border(count, numbe
     assert "other" not in moved
 
 
-def test_how_much_stratification_moves_on_average():
-    """The module's docstring states the figure: for two splits, about a third of a sample per added sample."""
-    fractions = Fractions(train=0.8, val=0.2, stratify="label")
-    moved = []
-    for count in range(100, 400, 3):
-        old, new = split(samples(count), fractions), split(samples(count + 1), fractions)
-        moved.append(sum(old[key] != new[key] for key in old))
-    assert 0.24 < np.mean(moved) < 0.40  # 2 * 0.8 * 0.2 = 0.32 is expected.
-
-
 @pytest.mark.parametrize("group_by", [r"^([^_]+)_", scene], ids=["regex", "function"])
 def test_no_group_straddles_a_split(group_by):
     labels = {f"g{g}_{i}": g % 3 for g in range(200) for i in range(1 + g % 5)}

@@ -7,8 +7,7 @@ the fractions are then of groups.
 With `stratify`, the samples of each class are sorted by that same position and the fractions divide the sorted list: the
 i-th of n goes where (i + 0.5) / n falls, so each split's share of each class is exact to within one sample. The price is
 that the borders are quantiles of the class: a sample added or removed can move one other sample of its class across each
-border, and no more (of two splits, on average a third of a sample). Without `stratify` nothing ever moves, and the shares
-are right to within chance.
+border, and no more. Without `stratify` nothing ever moves, and the shares are right to within chance.
 
 `Without` and `GroupFile` take results of `tfprep check`: samples to leave out, and samples that belong into one split.
 """

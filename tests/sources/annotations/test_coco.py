@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from tests.sources.building import built, fields_of, picture, write_picture
-from tfprep import augment, codecs, derive, sources
+from tfprep import augment, codecs, sources
 from tfprep.errors import BuildError, RecipeError, SourceError
 from tfprep.recipe import Recipe
 
@@ -283,39 +283,6 @@ def test_boxes_outside_of_a_crop_are_dropped_with_their_rows(tmp_path):
     with pytest.raises(RecipeError, match=r"store: 'instances' numbers objects by the places .* add 'box_numbers'"):
         built(source, root, tmp_path / "refused", geometry=crop)
     built(source, root, tmp_path / "whole", geometry=[augment.Resize(longer=30, pad=True), augment.Flip()])
-
-
-def test_every_derived_input_of_instances_is_that_of_pycocotools_masks(tmp_path):
-    root, path = written(tmp_path, scene())
-    source = sources.Coco(fields=("instances", "mask"))
-    inputs = {
-        "centers": derive.InstanceCenters(mask="instances", void=255),
-        "offsets": derive.InstanceOffsets(mask="instances", void=255),
-        "found": derive.InstanceBoxes(mask="instances", void=255),
-        "classes": derive.InstanceClasses(mask="instances", classes="mask", void=255),
-        "weights": derive.UNetWeights(mask="instances", void=255),
-        "one": derive.OneInstance(mask="instances", void=255, classes="mask", target=2),
-        "clicks": derive.Clicks(mask="one", target=1, void=255),
-    }
-    store = {name: codecs.Raw() for name in ("centers", "offsets", "weights", "clicks")}
-    store |= {"found": codecs.Scalar(), "classes": codecs.Scalar(), "one": codecs.Png(), "instances": codecs.Png()}
-    fields = fields_of(source, root, tmp_path / "out", derive=inputs, store=store, fill={"mask": 255})
-    reference = coco_api.COCO(str(path))
-    row = fields["train/2.png"]
-    circle, bars = (reference.annToMask(one) > 0 for one in reference.loadAnns([14, 15]))
-    for place, pixels in enumerate((circle, bars)):
-        y, x = np.nonzero(pixels)
-        np.testing.assert_array_equal(row["found"][place], [x.min(), y.min(), x.max() + 1, y.max() + 1])
-        np.testing.assert_allclose(row["offsets"][y[0], x[0]], [y.mean() - y[0], x.mean() - x[0]], atol=1e-4)
-        assert row["weights"][pixels].min() > 0
-    assert row["classes"].tolist() == [3, 2]  # zebra and cat, after background
-    np.testing.assert_array_equal(row["one"] == 1, bars)  # the only cat
-    positive = row["clicks"][:, :, 0]
-    assert bars[positive == 0].all()
-    assert (positive == 0).any()
-    void = fields["train/1.png"]["instances"] == 255
-    assert void.any()
-    assert (fields["train/1.png"]["weights"][void] == 0).all()
 
 
 def test_the_fingerprint_covers_how_objects_become_fields():
