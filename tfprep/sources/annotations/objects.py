@@ -248,6 +248,8 @@ def _near(polygon: Sequence[float], size: Size) -> list[float]:
     for axis, side in enumerate(reversed(size)):
         for edge, inwards in ((-side, 1), (2 * side, -1)):
             depths = (points[:, axis] - edge) * inwards
+            if (depths >= 0).all():
+                continue
             before, depths_before = np.roll(points, 1, axis=0), np.roll(depths, 1)
             crosses = (depths < 0) != (depths_before < 0)
             shares = depths_before / np.where(crosses, depths_before - depths, 1)
