@@ -166,12 +166,10 @@ def _seek(image: Image.Image, page: int | None) -> None:
 
 _STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 """First bytes of TIFF and BigTIFF, in either byte order."""
+_OTHER_COLORS = ("YCBCR", "CIELAB", "ICCLAB", "ITULAB", "LOGLUV")
 _ORIENTATION, _NODATA = 274, 42113
 """Tags: orientation (TIFF 6.0, page 36), and GDAL's number for pixels without data
 (https://gdal.org/en/stable/drivers/raster/gtiff.html)."""
-
-
-_OTHER_COLORS = ("YCBCR", "CIELAB", "ICCLAB", "ITULAB", "LOGLUV")
 
 
 def is_tiff(data: bytes) -> bool:

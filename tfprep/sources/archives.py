@@ -136,9 +136,6 @@ class Archives:
         named = {ending.partition(":")[0].lower() for ending in endings.values()}
         for path, split in archives:
             for sample in _samples(root, path, self.image, tally):
-                if sample.image is None:
-                    tally["sample without an image"] += 1
-                    continue
                 holes = self._holes(sample)
                 if holes is None:
                     tally[f"image that does not fit {self.members!r}"] += 1
@@ -158,8 +155,8 @@ class Archives:
 
     def _holes(self, sample: _Sample) -> Holes | None:
         """Return the values of the placeholders of `members`; None if the image's name does not fit."""
-        if self.members is None or sample.image is None:
-            return {} if sample.image is not None else None
+        if self.members is None:
+            return {}
         name = sample.members[sample.image].name.removeprefix("./")
         return compile_pattern(self.members, "Archives: members").match_path(name)
 
@@ -169,9 +166,8 @@ class Archives:
     def _found_classes(self, root: Path, archives: list[tuple[str, str]]) -> tuple[str, ...]:
         classes: set[str] = set()
         for sample in self._all(root, archives):
-            holes = self._holes(sample)
-            if self.label is not None or holes is not None:
-                classes.update(sample.converted(root, self.label or "", holes or {}, class_cell) or ())
+            if (holes := self._holes(sample)) is not None:
+                classes.update(sample.converted(root, self.label or "", holes, class_cell) or ())
         if self.label is None:
             return tuple(sorted(classes))
         if classes and all(name.isdecimal() and int(name) < _MOST_CLASSES for name in classes):
@@ -187,7 +183,7 @@ class _Sample(NamedTuple):
     archive: str
     key: str
     members: dict[str, Member]
-    image: str | None
+    image: str
     """The ending of its image."""
 
     def reference(self, ending: str) -> Reference:
@@ -212,6 +208,7 @@ class _Sample(NamedTuple):
 
 
 def _samples(root: Path, path: str, images: tuple[str, ...], tally: Counter[str]) -> Iterator[_Sample]:
+    """Yield the samples of an archive that have an image."""
     at_last = not any(split_name(member.name)[1].lower() in images for member in members(root / path, Counter()))
     for key, group in groupby(members(root / path, tally), key=lambda member: split_name(member.name, at_last)[0]):
         by_ending: dict[str, Member] = {}
@@ -222,8 +219,12 @@ def _samples(root: Path, path: str, images: tuple[str, ...], tally: Counter[str]
                     f"{root / path}: {other.name!r} and {member.name!r} are one part of the sample {key!r}; rename one, or "
                     "leave it out of the archive"
                 )
-        if not key.rpartition("/")[2].startswith("__"):  # WebDataset's own notes, such as __index__.txt
-            yield _Sample(path, key, by_ending, next((ending for ending in images if ending in by_ending), None))
+        if key.rpartition("/")[2].startswith("__"):  # WebDataset's own notes, such as __index__.txt
+            continue
+        if image := next((ending for ending in images if ending in by_ending), ""):
+            yield _Sample(path, key, by_ending, image)
+        else:
+            tally["sample without an image"] += 1
 
 
 def split_name(name: str, at_last: bool = False) -> tuple[str, str]:

@@ -49,6 +49,10 @@ class StoredArray(NamedTuple):
     dtype: np.dtype[Any]
     fortran: bool
 
+    @property
+    def split(self) -> str:
+        return key_of(self.holes.get("split", UNSPLIT))
+
 
 @dataclass(frozen=True, repr=False)
 class Arrays:
@@ -96,27 +100,24 @@ class Arrays:
 
     def scan(self, root: Path) -> Listing:
         """List the rows of the arrays below `root`; see `Source.scan`."""
-        images, tally = stored_arrays(root, self.image), Counter[str]()
-        if isinstance(self.splits, tuple):
-            taken = [one for one in images if _split(one) in self.splits]
-            tally[f"in no split of {self.splits}"] = sum(one.shape[0] for one in images if one not in taken)
-            images = taken
-        for one in images:
+        found, tally = [] if self.label is None else stored_arrays(root, self.label), Counter[str]()
+        labels = [(array.holes, _labels(root, array)) for array in found]
+        pairs: list[tuple[StoredArray, list[str]]] = []
+        for one in stored_arrays(root, self.image):
+            if isinstance(self.splits, tuple) and one.split not in self.splits:
+                tally[f"in no split of {self.splits}"] += int(np.prod(one.shape[:1]))
+                continue
             rule = f"{one.name}: expected images [N, H, W] or [N, H, W, C] of {', '.join(_DTYPES)} in C order"
             if one.dtype.hasobject:
                 raise SourceError(f"{rule}; the array holds Python objects, which run code when they are read")
             if len(one.shape) not in (3, 4) or one.dtype.name not in _DTYPES or one.fortran or 0 in one.shape[1:]:
                 order = " in Fortran order" if one.fortran else ""
                 raise SourceError(f"{rule}; got {one.dtype} {list(one.shape)}{order}. Save it as such with numpy.save")
-        found = [] if self.label is None else stored_arrays(root, self.label)
-        labels = [(array.holes, _labels(root, array)) for array in found]
-        of_array = {one.name: next((own for holes, own in labels if holes == one.holes), []) for one in images}
-        for one in images:
-            count = len(of_array[one.name])
-            if self.label is not None and count != one.shape[0]:
-                raise SourceError(
-                    f"{root / one.name} has {one.shape[0]} images, and {self.label!r} has {count} labels for them"
-                )
+            own = next((of_array for holes, of_array in labels if holes == one.holes), [])
+            if self.label is not None and len(own) != one.shape[0]:
+                rule = f"{root / one.name} has {one.shape[0]} images"
+                raise SourceError(f"{rule}, and {self.label!r} has {len(own)} labels for them")
+            pairs.append((one, own))
         occurring = {name for _, own in labels for name in own}
         names = self.classes or sorted_classes(occurring)
         classes = {"label": names} if self.label is not None else {}
@@ -127,17 +128,16 @@ class Arrays:
             raise SourceError(f"{root}: {self.label!r}: {error}") from error
 
         def rows(tally: Counter[str]) -> Iterator[Row]:
-            for array in images:
+            for array, own in pairs:
                 size = array.dtype.itemsize * int(np.prod(array.shape[1:]))
                 form = [array.dtype.str, *array.shape[1:]]
                 for row in range(array.shape[0]):
-                    reference = Reference(
-                        array.file, array.start + row * size, size, member=f"row {row} of {array.name}"
-                    )
-                    values = (form, numbers[of_array[array.name][row]]) if classes else (form,)
-                    yield Entry(f"{key_of(array.name)}/{row}", _split(array), (str(reference),), values), None
+                    member = f"row {row} of {array.name}"
+                    reference = Reference(array.file, array.start + row * size, size, member=member)
+                    values = (form, numbers[own[row]]) if classes else (form,)
+                    yield Entry(f"{key_of(array.name)}/{row}", array.split, (str(reference),), values), None
 
-        return listing_of(self, ("pixels",), ("form", *classes), classes, rows, passed_over=+tally)
+        return listing_of(self, ("pixels",), ("form", *classes), classes, rows, passed_over=tally)
 
     __repr__ = constructor_text
 
@@ -175,10 +175,6 @@ def stored_arrays(root: Path, text: str) -> list[StoredArray]:
     if not found:
         raise SourceError(f"{root}: no array fits {text!r}")
     return found
-
-
-def _split(array: StoredArray) -> str:
-    return key_of(array.holes.get("split", UNSPLIT))
 
 
 def _stored(root: Path, name: str, file: str, start: int, holes: Holes) -> StoredArray:

@@ -255,14 +255,11 @@ def _names(path: Path, names: Any) -> tuple[str, ...]:
     if isinstance(names, dict):
         by_number = {str(number): name for number, name in names.items()}
         names = [by_number.get(str(number)) for number in range(len(names))]
-    fault = (
-        ""
-        if names and isinstance(names, list) and None not in names
-        else "names is a list, or all numbers from 0 with names"
-    )
-    found = () if fault else tuple(map(str, names))
-    fault = next(filter(None, map(class_name_fault, found)), fault)
-    if not fault and (unquoted := [name for name in names if isinstance(name, bool)]):
+    if not names or not isinstance(names, list) or None in names:
+        raise SourceError(f"{path}: names is a list, or all numbers from 0 with names")
+    found = tuple(map(str, names))
+    fault = next(filter(None, map(class_name_fault, found)), "")
+    if unquoted := [name for name in names if isinstance(name, bool)]:
         fault = f"a class name is {unquoted[0]}, as YAML reads yes, no, on and off: put names into quotation marks"
     if fault or len(set(found)) < len(found):
         raise SourceError(f"{path}: {fault or 'two classes have one name'}")
