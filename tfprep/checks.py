@@ -88,6 +88,14 @@ def require_range(name: str, value: Range, low: float, high: float) -> None:
     require(pair and low <= value[0] <= value[1] <= high, rule, value, "give two numbers in that order")
 
 
+def require_counts(name: str, value: tuple[int, int], low: int = 0, high: float = inf) -> None:
+    """Two whole numbers, the smaller first, both from `low` to `high`."""
+    require_range(name, value, low, high)
+    require(
+        all(isinstance(end, int) for end in value), f"{name} is a range of whole numbers", value, "for example (4, 8)"
+    )
+
+
 def around(center: float, amount: float | Range) -> Range:
     """`amount` as a range: a single number means `center` ± that number."""
     if isinstance(amount, tuple):

@@ -54,7 +54,7 @@ WRONG = [
     (lambda: augment.Noise((5, 300)), "Noise.sigma is a range"),
     (lambda: augment.RandAugment(m=31), "RandAugment.m is a whole number from 0 to 30, got 31"),
     (lambda: augment.RandAugment(m=np.int64(9)), r"from 0 to 30, got np.int64\(9\); write int\(...\) around it"),
-    (lambda: augment.Posterize((2.5, 4)), "Posterize.bits are whole numbers"),
+    (lambda: augment.Posterize((2.5, 4)), "Posterize.bits is a range of whole numbers"),
     (lambda: augment.Flip(1.5), r"Flip.p is a probability from 0 to 1, got 1.5"),
     (lambda: augment.Flip(direction="both"), r"Flip.direction is 'horizontal' or 'vertical', got 'both'"),
     (lambda: augment.Rotate((10, nan)), r"Rotate.degrees is a range"),
@@ -78,7 +78,7 @@ WRONG = [
         (lambda count=wrong: augment.SomeOf([augment.Flip()], count), r"SomeOf.count is from 0 to the number of ops, 1, got")
         for wrong in (2, (1,), 0.5, (0, 0.5), "1")
     ),
-    (lambda: augment.JpegArtifacts((30.5, 90)), "JpegArtifacts.quality is of whole numbers"),
+    (lambda: augment.JpegArtifacts((30.5, 90)), "JpegArtifacts.quality is a range of whole numbers"),
     (lambda: derive.OneObject(target=0), "OneObject.target is neither background nor void, got 0"),
     (lambda: derive.OneObject(target=5, void=5), "OneObject.target is neither background nor void, got 5"),
     (lambda: derive.Distance(to="outside"), "Distance.to is 'class', 'inside' or 'boundary', got 'outside'"),

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tfprep.augment.chain import ToneOp, apply_curve
-from tfprep.checks import Range, around, require, require_probability, require_range, require_whole
+from tfprep.checks import Range, around, require_counts, require_probability, require_range, require_whole
 from tfprep.fields import Array, ImageArray
 from tfprep.optional import cv2
 
@@ -41,33 +41,23 @@ class _Blend:
 
 
 class Brightness(_Blend, ToneOp):
-    """Changes the brightness: v · factor, which blends the image with black.
-
-    Attributes:
-        amount: the factor is drawn uniformly from 1 ± this number, or from a range (from, to).
-    """
+    """Changes the brightness: v · factor, which blends the image with black. The factor is drawn uniformly from 1 ± `amount`, or
+    from a range (from, to)."""
 
     def curve(self, generator: np.random.Generator) -> Array:
         return blend_curve(0, self.factor(generator))
 
 
 class Contrast(_Blend):
-    """Changes the contrast: blends the image with one gray, the rounded mean of its gray version.
-
-    Attributes:
-        amount: the factor is drawn uniformly from 1 ± this number, or from a range (from, to).
-    """
+    """Changes the contrast: blends the image with one gray, the rounded mean of its gray version, by a factor as in
+    `Brightness`."""
 
     def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
         return apply_curve(image, blend_curve(mean_gray(image), self.factor(generator)))
 
 
 class Saturation(_Blend):
-    """Changes the saturation: blends the image with its gray version.
-
-    Attributes:
-        amount: the factor is drawn uniformly from 1 ± this number, or from a range (from, to).
-    """
+    """Changes the saturation: blends the image with its gray version. The factor is as in `Brightness`."""
 
     def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
         return blend(_repeated(gray(image)), image, self.factor(generator))
@@ -240,9 +230,7 @@ class Posterize(ToneOp):
     bits: tuple[int, int] = (4, 8)
 
     def __post_init__(self) -> None:
-        require_range("Posterize.bits", self.bits, 1, 8)
-        whole = all(isinstance(end, int) for end in self.bits)
-        require(whole, "Posterize.bits are whole numbers", self.bits, "for example (4, 8)")
+        require_counts("Posterize.bits", self.bits, 1, 8)
 
     def curve(self, generator: np.random.Generator) -> Array:
         bits = int(generator.integers(self.bits[0], self.bits[1], endpoint=True))

@@ -92,8 +92,8 @@ class CenterCrop:
     width: int
 
     def __post_init__(self) -> None:
-        require_pixels("CenterCrop.height", self.height)
-        require_pixels("CenterCrop.width", self.width)
+        for side in ("height", "width"):
+            require_pixels(f"{type(self).__name__}.{side}", getattr(self, side))
 
     def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform:
         top, left = _center(size[0], self.height), _center(size[1], self.width)
@@ -101,26 +101,16 @@ class CenterCrop:
 
 
 @dataclass(frozen=True)
-class Crop:
+class Crop(CenterCrop):
     """Cuts out a window of `height` × `width` pixels at a random position; unaugmented, at the center.
 
     Positions are whole pixels and equally likely. Along a side where the image is smaller than the window it is padded on both
     sides, as by `CenterCrop`.
     """
 
-    effects: ClassVar[frozenset[str]] = frozenset({"crop"})
-
-    height: int
-    width: int
-
-    def __post_init__(self) -> None:
-        name = type(self).__name__
-        require_pixels(f"{name}.height", self.height)
-        require_pixels(f"{name}.width", self.width)
-
     def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform:
         if generator is None:
-            return CenterCrop(self.height, self.width)(size, None)
+            return super().__call__(size, None)
         down, right = generator.random(2)
         top, left = _window_start(size[0], self.height, down), _window_start(size[1], self.width, right)
         return Transform(translation(-left, -top), (self.height, self.width))
@@ -244,9 +234,9 @@ class Flip:
     direction: Literal["horizontal", "vertical"] = "horizontal"
 
     def __post_init__(self) -> None:
-        name, known = type(self).__name__, self.direction in ("horizontal", "vertical")
-        require_probability(f"{name}.p", self.p)
-        require(known, f"{name}.direction is 'horizontal' or 'vertical'", self.direction, f"take two {name}s for both")
+        require_probability("Flip.p", self.p)
+        known = self.direction in ("horizontal", "vertical")
+        require(known, "Flip.direction is 'horizontal' or 'vertical'", self.direction, "take two Flips for both")
 
     def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform:
         if generator is None or generator.random() >= self.p:

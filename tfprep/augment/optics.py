@@ -19,6 +19,7 @@ from tfprep.checks import (
     Range,
     around,
     require,
+    require_counts,
     require_probability,
     require_range,
     require_whole,
@@ -116,9 +117,7 @@ class JpegArtifacts:
     subsampling: Literal["444", "422", "420"] = "420"
 
     def __post_init__(self) -> None:
-        require_range("JpegArtifacts.quality", self.quality, 1, 100)
-        whole = all(isinstance(end, int) for end in self.quality)
-        require(whole, "JpegArtifacts.quality is of whole numbers", self.quality, "for example (30, 90)")
+        require_counts("JpegArtifacts.quality", self.quality, 1, 100)
         known = self.subsampling in ("444", "422", "420")
         require(known, "JpegArtifacts.subsampling is '444', '422' or '420'", self.subsampling, "choose one")
 
@@ -144,12 +143,11 @@ class Erasing:
         return self.level is not None
 
     def __post_init__(self) -> None:
-        name = type(self).__name__
-        require_probability(f"{name}.p", self.p)
-        require_range(f"{name}.area", self.area, 0, 1)
-        require_range(f"{name}.aspect", self.aspect, 1e-3, 1e3)
+        require_probability("Erasing.p", self.p)
+        require_range("Erasing.area", self.area, 0, 1)
+        require_range("Erasing.aspect", self.aspect, 1e-3, 1e3)
         if self.level is not None:
-            require_whole(f"{name}.level", self.level, 0, 255)
+            require_whole("Erasing.level", self.level, 0, 255)
 
     def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
         happens, draws = generator.random() < self.p, generator.random((10, 4))

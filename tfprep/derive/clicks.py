@@ -24,7 +24,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from tfprep.checks import require, require_classes, require_count, require_distance, require_positive
+from tfprep.checks import require, require_classes, require_count, require_counts, require_distance, require_positive
 from tfprep.derive.distance import ERROR_PX, Box, box_of, depth_in, distance_to
 from tfprep.derive.inputs import classes_of, mask_of, merged, points_of, size_of
 from tfprep.errors import SampleError
@@ -79,10 +79,7 @@ class ClickPoints:
     def __post_init__(self) -> None:
         own = type(self).__name__
         for name in ("n_pos", "n_neg1", "n_neg2"):
-            value = getattr(self, name)
-            pair = isinstance(value, tuple) and len(value) == 2 and all(isinstance(end, int) for end in value)
-            rule = f"{own}.{name} is a range (from, to) of counts"
-            require(pair and 0 <= value[0] <= value[1], rule, value, "for example (1, 5)")
+            require_counts(f"{own}.{name}", getattr(self, name))
         require_count(f"{own}.n_neg3", self.n_neg3)
         require_count(f"{own}.sets", self.sets, 1)
         for name in ("step_px", "margin_px", "band_px"):
