@@ -120,6 +120,13 @@ def test_fields_are_checked_against_the_source(options, message):
         recipe(**options).check_fields(listing())
 
 
+def test_coordinates_that_geometry_does_not_move_are_no_clicks():
+    fields, maps = listing(image="image", age="scalar"), {"maps": derive.ClickMaps(points="age", like="image")}
+    recipe(derive=maps).check_fields(fields)
+    with pytest.raises(RecipeError, match="geometry does not move 'age', which is a scalar; declare points"):
+        recipe(derive=maps, geometry=[augment.Flip()]).check_fields(fields)
+
+
 @pytest.mark.parametrize(
     "derived", [derive.UNetWeights, derive.OneInstance, derive.InstanceCenters, derive.InstanceBoxes]
 )

@@ -130,7 +130,7 @@ def known_size(
 
 
 def derived_specs(
-    derived: Mapping[str, Any], sources: Sequence[SplitRows], specs: Mapping[str, FieldSpec]
+    derived: Mapping[str, Any], sources: Sequence[SplitRows], specs: Mapping[str, FieldSpec], *, moves: bool
 ) -> tuple[dict[str, FieldSpec], frozenset[str]]:
     """Return the specs of the fields that are derived at load, and the stored fields that they read.
 
@@ -145,7 +145,7 @@ def derived_specs(
     kinds, needed = {name: spec.kind for name, spec in stored.items()}, set[str]()
     try:
         for source in sources:
-            check_inputs(derived, kinds, source.dataset.manifest.recipe.get("fill", {}))
+            check_inputs(derived, kinds, source.dataset.manifest.recipe.get("fill", {}), moves=moves)
     except RecipeError as error:
         raise LoaderError(str(error)) from None
     for number, (name, one) in enumerate(derived.items()):

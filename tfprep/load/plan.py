@@ -221,7 +221,9 @@ def plan_loader(sources: Sequence[SplitRows], options: LoaderOptions) -> LoaderP
     stored = specs = common_specs(sources)
     needed = frozenset[str]()
     if options.derive:
-        derived, needed = derived_specs(options.derive, sources, stored)
+        derived, needed = derived_specs(
+            options.derive, sources, stored, moves=bool(options.geometry or options.views or options.bucket)
+        )
         specs = {**stored, **derived}
     read, augmentation, mixing = _read(sources, options, stored, specs, needed), None, None
     filled = read

@@ -67,7 +67,7 @@ def check_kinds(options: Mapping[str, Any], source_kinds: Mapping[str, Kind]) ->
     for name in options["derive"]:
         if name in source_kinds:
             raise RecipeError(f"derive: the source already has a field '{name}'; choose another name")
-    kinds = check_inputs(options["derive"], source_kinds, options["fill"])
+    kinds = check_inputs(options["derive"], source_kinds, options["fill"], moves=bool(options["geometry"]))
     for name, codec in options["store"].items():
         _check_known("store", name, kinds)
         codec.check(name, kinds[name])
@@ -187,13 +187,17 @@ def _option_of(op: Any) -> str:
     return _TAKES.get(next(iter(call.__annotations__.values()), ""), "")
 
 
-def check_inputs(derive: Mapping[str, Any], kinds: Mapping[str, Kind], fill: Mapping[str, Any]) -> dict[str, Kind]:
-    """Raise RecipeError where one of tfprep's derived inputs reads a field that is not there, or takes void for an object.
+def check_inputs(
+    derive: Mapping[str, Any], kinds: Mapping[str, Kind], fill: Mapping[str, Any], *, moves: bool
+) -> dict[str, Kind]:
+    """Raise RecipeError where one of tfprep's derived inputs reads a field that is not there, or stays where geometry moves the
+    image, or takes void for an object.
 
     Args:
         derive: The derived inputs, in order.
         kinds: The kinds of the fields that are there before.
         fill: What is outside of an image, by field.
+        moves: True if there is geometry.
 
     Returns:
         The kinds of all fields.
@@ -211,6 +215,8 @@ def check_inputs(derive: Mapping[str, Any], kinds: Mapping[str, Kind], fill: Map
             if known[field] not in allowed:
                 rule = f"needs a field of the kind {' or '.join(sorted(allowed))}"
                 raise RecipeError(f"{asks} {rule}; '{field}' is a {known[field]}")
+            if option == "points" and moves and known[field] == "scalar" and field not in derive:
+                raise RecipeError(f"{asks}: geometry does not move '{field}', which is a scalar; declare points [N, 3]")
         mask = str(getattr(derived, "mask", ""))
         void, tells = (
             voids.get(mask),
