@@ -87,7 +87,7 @@ class Site:
 
     def build(self, out: Path | str | None = None, **options: Any) -> BuildSummary:
         """Builds the site in this process, unless `workers` is positive."""
-        return build(self.recipe, out or self.out, self.data, **self._chosen(options))
+        return build(self.recipe, self.out if out is None else out, self.data, **self._chosen(options))
 
     def part(self, part: int, parts: int, data: Path | None = None, **options: Any) -> BuildSummary:
         """Builds one part in this process."""

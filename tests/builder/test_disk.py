@@ -49,6 +49,7 @@ def test_a_disk_that_refuses_is_named_with_the_fix(full, monkeypatch, number, fi
 @pytest.mark.parametrize(
     ("out", "message"),
     [
+        ("", "--out is empty; it names the folder of the dataset"),
         ("file", r"file: .*file is a file; --out names a folder, which is created if it is missing"),
         ("file/below", r"below: .*file is a file; --out names a folder"),
         ("data", r"data holds the raw data; choose another folder with --out, such as .*data/built"),
@@ -60,7 +61,7 @@ def test_an_output_path_that_cannot_be_a_folder(full, out, message):
     full.out.with_name("file").write_text("mine")
     before = sorted(full.data.rglob("*"))
     with pytest.raises(BuildError, match=message):
-        full.build(full.out.parent / out)
+        full.build(full.out.parent / out if out else "")
     assert full.out.with_name("file").read_text() == "mine"
     assert sorted(full.data.rglob("*")) == before
 

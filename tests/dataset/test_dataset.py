@@ -114,7 +114,10 @@ def test_a_version_that_was_deleted_is_an_error_by_name(copy):
 
 def test_a_folder_without_a_dataset(tmp_path):
     (tmp_path / "begun/.tfprep").mkdir(parents=True)
+    (tmp_path / "tfprep-index").write_text("a file of this name")
     for name, message in (
+        ("tfprep-index/inside", "the folder does not exist"),
+        ("\0", "cannot be opened"),
         ("none", "the folder does not exist"),
         ("", "not a dataset built by tfprep"),
         ("begun", "a build has begun here and not finished; run the same command again"),

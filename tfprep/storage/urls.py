@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, TypeAlias
 from tfprep.errors import DatasetError, StorageError
 from tfprep.storage.address import Url, parse_url
 from tfprep.storage.local import open_regular, sync_folder, whole_file
-from tfprep.storage.store import Store, find_object, open_store
+from tfprep.storage.store import Store, open_store
 
 PathOrUrl: TypeAlias = "str | os.PathLike[str]"
 BUFFER_BYTES = 4 << 20
@@ -69,13 +69,12 @@ def read_content(path: Path) -> bytes:
 
 def size_of(path: Path) -> int | None:
     """Return the size of a file, local or at a URL; None where there is none."""
-    if is_remote(path):
-        info = find_object(open_store(path.parent), path.name)
-        return None if info is None else info.bytes
     try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return None
+        return file_size(path)
+    except DatasetError as error:
+        if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+            return None
+        raise
 
 
 def names_in(folder: Path) -> set[str]:
@@ -155,13 +154,13 @@ class _ObjectFile(io.RawIOBase):
 
 
 def file_size(path: Path) -> int:
-    """Return the size of a file; DatasetError where it is missing."""
+    """Return the size of a file, local or at a URL; DatasetError where it is missing."""
     if is_remote(path):
         return open_store(path.parent).info(path.name).bytes
     try:
         return path.stat().st_size
-    except OSError as error:
-        raise DatasetError(f"{path} cannot be read ({error.strerror})") from error
+    except (OSError, ValueError) as error:
+        raise DatasetError(f"{path} cannot be read ({getattr(error, 'strerror', None) or error})") from error
 
 
 def listed_sizes(folder: Any) -> dict[str, int]:
