@@ -123,30 +123,25 @@ class StoredField:
     name: str
 
     def size(self, raw: Mapping[str, Any]) -> Size | None:
-        codec, spec, _ = self._stored(raw)
+        codec, spec, content, shape = self._read(raw)
         if spec.kind not in RASTER_KINDS:
             return None
-        content, shape = self._content(raw)
         if isinstance(codec, Raw | Zstd):
             height, width = (shape or codec.decode(content, spec).shape)[:2]
             return height, width
         return images.image_size(content)
 
     def decode(self, raw: Mapping[str, Any], size: Size | None) -> Any:
-        codec, spec, _ = self._stored(raw)
-        content, shape = self._content(raw)
+        codec, spec, content, shape = self._read(raw)
         try:
             return codec.decode(content, spec, shape)
         except (ValueError, TypeError) as error:
             raise SampleError(f"the record's {self.name!r} cannot be decoded: {error}") from error
 
-    def _stored(self, raw: Mapping[str, Any]) -> tuple[Any, FieldSpec, str]:
-        codec, kind, shape, dtype, feature = raw[_STORED][self.name]
-        return from_description(codec), FieldSpec(kind, tuple(shape), dtype), feature
-
-    def _content(self, raw: Mapping[str, Any]) -> tuple[Any, tuple[int, ...] | None]:
-        """The feature as the codec takes it, and the shape where the record holds one."""
+    def _read(self, raw: Mapping[str, Any]) -> tuple[Any, FieldSpec, Any, tuple[int, ...] | None]:
+        """The codec, what it stored, the feature as the codec takes it, and the shape where the record holds one."""
         if masked_crc(raw[_RECORD]) != raw[_CRC]:
             raise SampleError("the record is damaged, or another one than the index describes (its checksum differs)")
-        codec, _, feature = self._stored(raw)
-        return feature_value(codec, decode(raw[_RECORD]), feature)
+        described, kind, shape, dtype, feature = raw[_STORED][self.name]
+        codec = from_description(described)
+        return codec, FieldSpec(kind, tuple(shape), dtype), *feature_value(codec, decode(raw[_RECORD]), feature)

@@ -252,38 +252,29 @@ def _check_value(value: Any, kind: Kind, size: Size | None) -> None:
         raise SampleError("it gave NaN or infinity")
 
 
-def _form(rule: str, dtypes: str, *dimensions: int) -> tuple[str, Callable[[Any], bool]]:
-    """A rule in words and as a test: an array of one of these kinds of dtype, with one of these numbers of dimensions."""
-    return (
-        rule,
-        lambda value: (
-            isinstance(value, np.ndarray)
-            and value.dtype.kind in dtypes
-            and (not dimensions or value.ndim in dimensions)
-        ),
-    )
+def _form(rule: str, dtypes: str, *dimensions: int, last: Sequence[int] = ()) -> tuple[str, Callable[[Any], bool]]:
+    """A rule in words and as a test: the kinds of dtype that an array may have, its numbers of dimensions, and its last side."""
+
+    def test(value: Any) -> bool:
+        is_number = isinstance(value, np.ndarray) and value.dtype.kind in dtypes
+        return is_number and value.ndim in (dimensions or (value.ndim,)) and (not last or value.shape[-1] in last)
+
+    return rule, test
 
 
 _FORMS: Mapping[Kind, tuple[str, Callable[[Any], bool]]] = {
     "image": (
         "an image, uint8, uint16 or float32 [H, W, C]",
-        lambda v: _is_array(v) and v.dtype in (np.uint8, np.uint16, np.float32) and v.ndim == 3,
+        lambda v: isinstance(v, np.ndarray) and v.dtype in (np.uint8, np.uint16, np.float32) and v.ndim == 3,
     ),
     "mask": _form("a mask, whole numbers [H, W]", "iu", 2),
     "map": _form("a map, numbers [H, W] or [H, W, C]", "biuf", 2, 3),
-    "boxes": ("boxes, numbers [N, 4]", lambda v: _is_array(v) and v.ndim == 2 and v.shape[1] == 4),
-    "points": (
-        "points, numbers [N, 2] or [N, 3], or [N, K, 2] or [N, K, 3]",
-        lambda v: _is_array(v) and v.ndim in (2, 3) and v.shape[-1] in (2, 3),
-    ),
+    "boxes": _form("boxes, numbers [N, 4]", "iuf", 2, last=[4]),
+    "points": _form("points, numbers [N, 2] or [N, 3], or [N, K, 2] or [N, K, 3]", "iuf", 2, 3, last=[2, 3]),
     "label": _form("a label, whole numbers: one class, or [K]", "iu", 0, 1),
     "scalar": _form("numbers", "biuf"),
     "text": ("a str", lambda value: isinstance(value, str)),
 }
-
-
-def _is_array(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype.kind in "iuf"
 
 
 # --- time and errors of a stage ---------------------------------------------------------------------------------------
