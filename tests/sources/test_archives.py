@@ -102,6 +102,8 @@ def test_odd_members_are_rejected_or_counted(tmp_path):
     listing = sources.Archives().scan(root)
     assert len(list(listing.entries)) == 4
     assert listing.tally["member that no field names"] == 3
+    with pytest.raises(SourceError, match=r"is a pattern of the paths of files, and 'a.tar/a.png' is inside of one"):
+        list(sources.Archives(splits="{split}/**").scan(root).entries)
     missing = sources.Archives(fields={"mask": ("mask", "seg.png")})
     with pytest.raises(Exception, match=r"there is no member '[az]\.seg\.png' in a\.tar|rejected"):
         built(missing, root, tmp_path / "missing")

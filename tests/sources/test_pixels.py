@@ -303,9 +303,9 @@ def test_one_transparent_color_is_a_channel():
         decoded(deep.getvalue())
 
 
-def save_lab():
+def by_pillow(image, **options):
     file = io.BytesIO()
-    Image.new("LAB", (4, 5)).save(file, "TIFF")
+    image.save(file, "TIFF", **options)
     return file.getvalue()
 
 
@@ -329,7 +329,10 @@ def test_odd_files_with_own_numbers_are_named():
         (dicom(HU)[:-100], {}, "not a whole DICOM file"),
         (png(DEEP[:, :, :3]), {"channels": (3,)}, "there is no channel 3: the image has 3"),
         (b"nothing", {}, "not an image"),
-        (save_lab(), {}, "TIFF of CIELAB colors"),
+        *(
+            (by_pillow(Image.new(mode, (4, 5))), {}, f"TIFF of {name} colors")
+            for mode, name in (("LAB", "CIELAB"), ("CMYK", "SEPARATED"), ("YCbCr", "YCBCR"))
+        ),
     ]
     for data, options, reason in cases:
         with pytest.raises(SampleError, match=re.escape(reason)):
@@ -352,6 +355,10 @@ def test_compressed_geotiff_by_rasterio():
         data = memory.read()
     made = decoded(data)
     np.testing.assert_array_equal(made, np.moveaxis(bands, 0, 2))
+    rgb = Image.fromarray((DEEP[:, :, :3] >> 8).astype(np.uint8))
+    for image, compression in ((rgb, "zstd"), (rgb.convert("1"), "group4"), (rgb.convert("1"), "tiff_lzw")):
+        expected = np.asarray(image.convert("L" if image.mode == "1" else "RGB")).reshape(*SIZE, -1)
+        np.testing.assert_array_equal(decoded(by_pillow(image, compression=compression)), expected, compression)
 
 
 def test_color_ops_for_8_bits_say_so(tmp_path):

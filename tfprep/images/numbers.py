@@ -166,7 +166,7 @@ def _seek(image: Image.Image, page: int | None) -> None:
 
 _STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 """First bytes of TIFF and BigTIFF, in either byte order."""
-_OTHER_COLORS = ("YCBCR", "CIELAB", "ICCLAB", "ITULAB", "LOGLUV")
+_OTHER_COLORS, _DECODED_TO_RGB = ("SEPARATED", "YCBCR", "CIELAB", "ICCLAB", "ITULAB", "LOGLUV"), ("YCBCR", "JPEG")
 _ORIENTATION, _NODATA = 274, 42113
 """Tags: orientation (TIFF 6.0, page 36), and GDAL's number for pixels without data
 (https://gdal.org/en/stable/drivers/raster/gtiff.html)."""
@@ -224,8 +224,8 @@ def _array(tiff: Any, data: bytes, page: int) -> Array:
         array = np.asarray(tiff.asarray())
         # PlanarConfiguration decides, whatever the lengths: "SYX" where the channels are stored one after another, else "YXS".
         return np.moveaxis(array, 0, -1) if tiff.axes == "SYX" else array
-    except ValueError as error:
-        if "imagecodecs" not in str(error):
+    except (ValueError, ImportError) as error:
+        if "imagecodecs" not in str(error) and not isinstance(error, ImportError):
             raise
     require_package("rasterio", f"reading TIFF with {tiff.compression.name} compression")
     import rasterio
@@ -240,6 +240,7 @@ def _array(tiff: Any, data: bytes, page: int) -> Array:
                 else:
                     with rasterio.open(f"GTIFF_DIR:{page + 1}:{memory.name}") as page_file:
                         bands = page_file.read()
+                bands = bands != 0 if tiff.bitspersample == 1 else bands  # as tifffile gives them
                 return np.moveaxis(bands, 0, -1) if len(bands) > 1 else bands[0]
     except rasterio.errors.RasterioError as error:
         raise SampleError(f"not a whole TIFF: {error}") from error
@@ -254,7 +255,7 @@ def _checked(array: Array, tiff: Any) -> Array:
     if photometric in (None, "MINISWHITE"):
         means = "whose 0 is white" if photometric else "that does not say what its numbers mean"
         raise SampleError(f"TIFF {means} (PhotometricInterpretation {tiff.photometric}); save it with 0 as black")
-    if photometric in _OTHER_COLORS and tiff.compression.name != "JPEG":  # which is decoded to RGB
+    if photometric in _OTHER_COLORS and (photometric, tiff.compression.name) != _DECODED_TO_RGB:
         raise SampleError(f"TIFF of {photometric} colors, which are not RGB; save it as RGB, or leave out pixels=")
     if photometric == "PALETTE":
         index, *channels = [array] if array.ndim == 2 else np.moveaxis(array, -1, 0)

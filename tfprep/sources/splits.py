@@ -32,6 +32,7 @@ from tfprep.errors import RecipeError, SourceError
 from tfprep.fields import rarest_classes
 from tfprep.seeding import sample_hash
 from tfprep.sources.patterns import compile_pattern
+from tfprep.sources.raw import parse_reference
 from tfprep.sources.source import Entry, Listing, Source, constructor_text, key_of
 
 Row: TypeAlias = tuple[Entry, "str | None"]
@@ -144,6 +145,10 @@ def listing_of(
             names = tuple(fractions.shares())
         for number, (entry, column) in enumerate(rows(tally)):
             if pattern is not None:
+                if parse_reference(entry.files[0]).member:
+                    raise SourceError(
+                        f"{pattern.text!r} is a pattern of the paths of files, and {entry.key!r} is inside of one"
+                    )
                 holes = pattern.match_path(entry.files[0])
                 if holes is None:
                     raise SourceError(f"{entry.files[0]!r} does not fit {pattern.text!r}, which gives the splits")
