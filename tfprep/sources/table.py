@@ -179,7 +179,7 @@ class _Rows:
                     raise SourceError(f"{root / path}: {column!r} has other class names than in {first}")
             declared |= {} if names is None else {name: names}
         found: dict[str, set[str]] = {name: set() for name in labels if name not in declared}
-        self._single, said_no = bool(flags), set[str]()
+        self._single, spelled = bool(flags), set[str]()
         self._whole = {name for name, (kind, _) in self.values.items() if kind == "scalar"}
         surveyed = [column for name in (*found, *self._whole) for column in self.values[name][1]]
         for path, _ in tables if surveyed or flags else ():
@@ -193,15 +193,14 @@ class _Rows:
                             except SourceError as error:
                                 raise SourceError(f"{root / path}: row {number}, {column!r}: {error}") from error
                 self._whole -= {n for n in self._whole if not all(map(is_whole, batch.columns[self.values[n][1][0]]))}
-                for cells in zip(*(batch.columns[column] for column in flags), strict=True) if self._single else ():
+                for cells in zip(*(batch.columns[column] for column in flags), strict=True):
                     with suppress(SourceError):  # rows that are wrong, or have an empty cell, do not count
                         said = list(map(flag_cell, cells))
                         self._single &= None in said or sum(map(bool, said)) == 1
-                        said_no.update(str(cell).removesuffix(".0") for cell in cells)
-        if {"0", "-1"} <= said_no:
-            raise SourceError(
-                f"{root / tables[0][0]}: the columns of label hold 0 and -1, which may mean no and unknown; write 1 or 0"
-            )
+                        spelled.update(str(cell).strip().removesuffix(".0") for cell in cells)
+        if {"0", "-1"} <= spelled:
+            rule = "the columns of label hold 0 and -1, which may mean no and unknown; write 1 or 0"
+            raise SourceError(f"{root / tables[0][0]}: {rule}")
         self.classes = {name: sorted_classes(names) for name, names in found.items()} | declared | dict(options.classes)
         self._numbers = {name: {c: number for number, c in enumerate(names)} for name, names in self.classes.items()}
 
