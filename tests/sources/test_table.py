@@ -142,7 +142,7 @@ def test_columns_of_classes_with_0_and_minus_1_are_refused(tmp_path, monkeypatch
     """As CheXpert has them, also where only a later batch has them."""
     monkeypatch.setattr(rows, "BLOCK_BYTES", 30)
     content = [{"file": f"{n}.jpg", "a": 1.0, "b": [1.0, 0.0, -1.0][n // 3]} for n in range(9)]
-    with pytest.raises(SourceError, match="t.csv: the columns of label hold 0 and -1, which may mean no and unknown"):
+    with pytest.raises(SourceError, match=r"t\.csv: the columns of label hold 0 and -1, which may mean no and unknown"):
         table(tmp_path, content, "csv", label=("a", "b"))
 
 
