@@ -14,8 +14,7 @@ from PIL import Image
 import tfprep
 from tests.examples import detection, serialized
 from tests.examples import write as write_records
-from tests.photos import save
-from tests.sources.building import picture, read_rejected
+from tests.sources.building import read_rejected
 from tests.sources.detection.test_layouts import lay_out
 from tests.sources.test_archives import content
 from tests.sources.test_parquet import row
@@ -184,17 +183,6 @@ def test_a_source_that_fails_is_named_beside_the_doubts_about_it(tmp_path):
         (tmp_path / "raw" / day / f"of {day}.jpg").write_bytes(b"no image")
     with pytest.raises(SourceError, match=r"have names of dates(.|\n)*none of 2 samples that were opened can be read"):
         detect(tmp_path / "raw")
-
-
-def test_masks_are_proposed_where_one_has_no_image(tmp_path):
-    for n, name in enumerate(NAMES):
-        save(tmp_path / f"raw/images/{name}.jpg", picture(n))
-        save(tmp_path / f"raw/masks/{name}.png", np.eye(40, 56, dtype=np.uint8).repeat(2, 0)[:40] * (n % 3))
-    save(tmp_path / "raw/masks/of_none.png", np.zeros((40, 56), np.uint8))
-    with pytest.raises(SourceError, match=r"tfprep init \S+ --as masks --ignore masks/of_none.png") as refused:
-        recognized(tmp_path / "raw")
-    assert "no source reads masks/of_none.png" in str(refused.value)
-    assert detect(tmp_path / "raw", "masks", ["masks/of_none.png"]).source.mask == "masks/*.png"
 
 
 def test_damaged_dicom_is_no_traceback(tmp_path):

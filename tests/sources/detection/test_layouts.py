@@ -49,6 +49,8 @@ CONTENT = {
     "<xmin>15</xmin><ymin>11</ymin><xmax>42</xmax><ymax>30</ymax></bndbox></object></annotation>",
 }
 
+TAGS, SPLITS = ["a", "b", "a c", "c", "b c", "a b c", "a", "b"], ["training", "testing"]
+
 
 def write(root: Path, path: str, content: str | bytes) -> None:
     (root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +70,7 @@ def lay_out(root: Path, text: str) -> list[str]:
 
     `a#` are pictures, `a#=0,1` masks of these numbers, `x.txt=line` a file of `CONTENT`. Of the pictures before it whose paths
     begin with `images/`, `labels.json=coco:images/` are annotations, `train.txt=list:images/` is a list, and
-    `x.csv=rows:images/:HEADER:ROW` a table, with NAME, STEM, LABEL (a or b) and FLAGS in each row.
+    `x.csv=rows:images/:HEADER:ROW` a table, with NAME, STEM, OTHER, LABEL (a or b), SPLIT, FLAGS and TAGS in each row.
     """
     pictures: list[str] = []
     for token in text.split():
@@ -88,11 +90,14 @@ def lay_out(root: Path, text: str) -> list[str]:
                 write(root, file, "\n".join(name.stem for name in names))
             elif kind == "rows":
                 header, _, row = form.partition(":")
-                rows = [
-                    one_row.replace("NAME", name.name).replace("STEM", name.stem).replace("LABEL", "ab"[n % 2])
-                    .replace("FLAGS", ["1.0,0.0", "0.0,1.0"][n % 2])
-                    for n, name in enumerate(names) for one_row in row.split(";")
-                ]  # fmt: skip
+                rows = []
+                for n, name in enumerate(names):
+                    words = {"NAME": name.name, "STEM": name.stem, "OTHER": names[-1 - n].name, "LABEL": "ab"[n % 2]}
+                    words |= {"FLAGS": ["1.0,0.0", "0.0,1.0"][n % 2], "TAGS": TAGS[n % 8], "SPLIT": SPLITS[n // 2 % 2]}
+                    filled = row
+                    for word, value in words.items():
+                        filled = filled.replace(word, value)
+                    rows += filled.split(";")
                 write(root, file, "\n".join([*filter(None, [header]), *rows]))
             else:
                 mask(root, f"{file}.png", *map(int, content.split(",")))
@@ -153,25 +158,11 @@ READ: list[tuple[str, str | dict[str, str], Any]] = [
      "NAME,56,40,cat,14,10,42,30;NAME,56,40,dog,14,10,42,30", "images/*", [("cat", BOX), ("dog", BOX)]),
     ("part_1/a# part_2/b# metadata.csv=rows::image_id,dx:STEM,LABEL", "part_*/*", a_or_b),
     ("im/# t.csv=rows:im/:id,has_cactus:NAME,LABEL", "im/*", a_or_b),
+    ("images/a# images/b# train.csv=rows:images/:image,labels:STEM,TAGS", "images/*", lambda number: TAGS[number].split()),
+    ("im/# t.csv=rows:im/:image,label,ml_use:im/NAME,LABEL,SPLIT",  # as AutoML's
+     {"im/[01].jpg": "training", "im/[23].jpg": "testing"}, a_or_b),
 ]  # fmt: skip
 """Files, the pattern of the images that are read (or patterns with their splits), and what each image has."""
-
-
-def table_of_several_classes(root: Path) -> Truth:
-    paths, labels = lay_out(root, "images/a# images/b#"), ["a", "b", "a c", "c", "b c", "a b c", "a", "b"]
-    rows = [f"{Path(path).stem},{label}" for path, label in zip(paths, labels, strict=True)]
-    write(root, "train.csv", "\n".join(["image,labels", *rows]))
-    return {path: (ANY, label.split()) for path, label in zip(paths, labels, strict=True)}
-
-
-def table_with_splits_in_a_column_of_any_name(root: Path) -> Truth:
-    """As AutoML's."""
-    truth: Truth = {
-        path: (("training", "testing")[n % 2], "ab"[n // 2]) for n, path in enumerate(lay_out(root, "im/#"))
-    }
-    rows = [f"{path},{label},{split}" for path, (split, label) in truth.items()]
-    write(root, "t.csv", "\n".join(["image,label,ml_use", *rows]))
-    return truth
 
 
 def masks_of_colors(root: Path) -> Truth:
@@ -262,8 +253,7 @@ def coco_of_captions_in_large_files(root: Path) -> Truth:
 
 
 LAYOUTS = [
-    table_of_several_classes, table_sorted_by_class, table_with_splits_in_a_column_of_any_name, masks_of_colors,
-    class_folders_in_zips, tar_of_a_mac,
+    table_sorted_by_class, masks_of_colors, class_folders_in_zips, tar_of_a_mac,
     coco_beside_captions_and_segments, coco_of_boxes_and_polygons, coco_of_captions_in_large_files,
 ]  # fmt: skip
 
@@ -351,12 +341,6 @@ def copies_in_two_splits(root: Path) -> None:
         write(root, f"val/{kind}.jpg", (root / f"train/{kind}.jpg").read_bytes())
 
 
-def masks_without_an_image(root: Path) -> None:
-    """The first three, in the order of their names."""
-    lay_out(root, " ".join(f"images/{letter}# masks/{letter}#=0,1" for letter in "bcdefgh"))
-    lay_out(root, "masks/a0=0,1 masks/a1=0,1 masks/a2=0,1")
-
-
 def masks_of_another_size(root: Path) -> None:
     lay_out(root, "images/# masks/#=0,1")
     for path in (root / "images").iterdir():
@@ -387,24 +371,13 @@ def parquet_of_edges(root: Path) -> None:
     pq.write_table(pa.Table.from_pylist(rows), root / "train.parquet")
 
 
-def table_of_lists_of_classes_as_text(root: Path) -> None:
-    names = [Path(path).name for path in lay_out(root, "images/#")]
-    rows = [f'{name},"{["a", "b"] if n % 2 else ["a"]}"' for n, name in enumerate(names)]
-    write(root, "train.csv", "\n".join(["image,labels", *rows]))
-
-
-def table_of_pairs(root: Path) -> None:
-    names = [Path(path).name for path in lay_out(root, "im/a# im/b#")]
-    rows = [f"{name},{other},{n % 2}" for n, (name, other) in enumerate(zip(names, names[::-1], strict=True))]
-    write(root, "t.csv", "\n".join(["one,other,label", *rows]))
-
-
 def zip_of_coco(root: Path) -> None:
     class_folders_in_zips(root)
     with zipfile.ZipFile(root / "train.zip", "a") as archive:
         archive.writestr("labels.json", "{}")
 
 
+MASKS_WITHOUT_AN_IMAGE = "images/b# masks/b#=0,1 images/c# masks/c#=0,1 masks/a0=0,1 masks/a1=0,1 masks/a2=0,1"
 REFUSED: dict[Callable[[Path], None] | str, str] = {
     coco_that_is_cut_short: "labels.json, line 1, column .*not whole JSON",
     coco_with_boxes_without_width: "2 annotations are dropped, such as annotation 0: a bbox is x, y, width and height",
@@ -426,9 +399,9 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     masks_of_objects: "each mask holds 1, 2, 3, ... up to another number, at most 4, as numbers of objects do",
     masks_with_soft_edges: "numbers in masks/\\*.png fill no 2 x 2 pixels",
     copies_in_two_splits: "6 of 19 images opened are in two splits, with the same name and bytes",
-    masks_without_an_image: "no source reads masks/a0.png, masks/a1.png, masks/a2.png",
-    table_of_pairs: "im/{one} and im/{other} name different images",
-    table_of_lists_of_classes_as_text: "cells of 'labels' are lists as text",
+    MASKS_WITHOUT_AN_IMAGE: "no source reads masks/a0.png, masks/a1.png, masks/a2.png",
+    "im/a# im/b# t.csv=rows:im/:one,other,label:NAME,OTHER,LABEL": "im/{one} and im/{other} name different images",
+    "im/# t.csv=rows:im/:image,labels:NAME,['LABEL']": "cells of 'labels' are lists as text",
     zip_of_coco: "the archive holds further files \\(json\\): unpack it",
     "images/# labels/#.txt=line": "write classes.txt with a name on each line",
     "images/# masks/#": "JPEG does not keep class numbers: write masks as PNG",
@@ -464,7 +437,7 @@ OF_MASKS = (
     masks_and_depths,
     masks_of_two_palettes,
     masks_with_soft_edges,
-    masks_without_an_image,
+    MASKS_WITHOUT_AN_IMAGE,
     "images/# masks/#",
 )
 
@@ -481,6 +454,7 @@ def test_what_no_rule_explains_is_refused_with_recipes_and_commands_that_work(tm
     cause, *readings = str(refused.value).split("\n\nTo read it as ")
     assert re.search(message, cause)
     assert readings
+    assert layout is parquet_of_edges or "\ntfprep init " in str(refused.value)
     for number, reading in enumerate(readings):
         way, quotes, recipe = reading.partition('"""')
         path = tmp_path / f"recipe{number}.py"
