@@ -121,8 +121,7 @@ def _accounted(proposal: Reading, files: Files) -> Reading:
     classes = sorted({*facts.objects}.union(*facts.labels.values()))
     if classes and proposal.layout != "yolo" and len(left) <= FEW:  # YOLO's say which number a class has
         left = [path for path in left if sorted(line for line in files.lines(path) if line in classes) != classes]
-    known = facts.splits.keys() | facts.labels.get("label", {}).keys()
-    of_tests = {folder for folder in files.images if is_test(folder) and not known & {*folder.split("/")}}
+    of_tests = {folder for folder in files.images if is_test(folder) and not facts.splits.keys() & {*folder.split("/")}}
     unlabeled = {path for path in left if image_suffix(path) and path.rpartition("/")[0] in of_tests}
     if unlabeled and any(unlabeled.issuperset(couple) for pair in files.pairs for couple in pair.files):
         unlabeled = set()  # such as masks

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import takewhile
 from statistics import median
 
 import numpy as np
@@ -132,7 +131,7 @@ _PART = re.compile(
     re.IGNORECASE,
 )
 """Folders of images, or of what belongs to them, by their names: they are not classes."""
-_GROUP = re.compile(
+GROUP = re.compile(
     r"(?:patient|subject|person|lesion|individual|case|study|slide|scene|video|clip|seq(?:uence)?|group|session|day|fold|part"
     r"|split|batch|chunk|shard|set|volume|cam(?:era)?|view|run|s)[ _-]?\d+"
     r"|(?:19|20)\d\d(?:[-_. ]?(?:0[1-9]|1[0-2])(?:[-_. ]?[0-3]\d(?:\D.*)?)?)?|[1-9]\d\d(?-i:[A-Z_][A-Z\d_]{4})|\d{5,}",
@@ -195,7 +194,7 @@ def _about_classes(columns: Sequence[tuple[str, list[str]]], place: int) -> Iter
         yield f"{strange[0]}/ has the name of a split, and folders beside it do not"
     if parts := [name for name in classes if _PART.fullmatch(name) or _PART.fullmatch(re.sub(r"[ _-]?\d+$", "", name))]:
         yield f"{', '.join(parts[:3])} do not have names of classes, but of images and what belongs to them"
-    if all(map(_GROUP.fullmatch, classes)):
+    if all(map(GROUP.fullmatch, classes)):
         yield f"{', '.join(classes[:3])} have names of dates, patients or sequences, not of classes"
 
 
@@ -204,15 +203,14 @@ def _about_pairs(files: Files) -> tuple[list[str], list[str]]:
     for folder, names in files.images.items():
         if 5 * len({os.path.splitext(name)[0] for name in names}) < 4 * len(names):
             return [f"{folder}/ holds files of one name with several suffixes, as those of masks have"], []
-    rests = Counter[frozenset[str]]()
-    for names in files.images.values():  # sorted: what the first and the last begin with, all do
-        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(names[0], names[-1], strict=False)))
-        rests[frozenset(name[same:] for name in names)] += 1
-    for rest, count in rests.most_common(1):
-        if count > 2 and len(rest) > 1 and all(re.match("[A-Za-z]{2}", name) for name in rest):
-            return [
-                f"{count} folders hold the same names ({', '.join(sorted(rest)[:3])}), as views of one scene have"
-            ], []
+    kinds = Counter[frozenset[str]]()
+    for names in files.images.values():
+        words = frozenset(re.sub(r"[\W\d_]", "", os.path.splitext(name)[0]) for name in names)
+        kinds[words] += len(words) == len(names) > 1
+    for words, count in kinds.most_common(1):
+        if count > 2:
+            such = ", ".join(sorted(words)[:3])
+            return [f"{count} folders hold one file of each kind ({such}), as views of a scene are"], []
     checks: list[str] = []
     looked = Counter[bool]()
     for pair in files.pairs:

@@ -17,7 +17,7 @@ from tfprep.sources.annotations import ObjectTable
 from tfprep.sources.detection import FRACTIONS, splits_for
 from tfprep.sources.detection.facts import Reading
 from tfprep.sources.detection.files import ANSWERS, FEW, Files, below, image_place, splits_of
-from tfprep.sources.detection.pictures import says_masks
+from tfprep.sources.detection.pictures import GROUP, says_masks
 from tfprep.sources.patterns import Template, columns_of, image_suffix, is_test, literal, split_form, split_words
 from tfprep.sources.rows import TABLE_SUFFIXES, batches, column_names, declared_classes, file_columns
 from tfprep.sources.splits import Fractions
@@ -204,7 +204,8 @@ def _sources(files: Files, head: _Head, table: str, image: str, splits: Any, tar
         different = {*cells}
         numbers = {*map(int, filter(str.isdecimal, different))}  # of classes they are 0, 1, 2, ... or 1, 2, 3, ...
         are_classes = numbers in ({*range(len(different))}, {*range(1, len(different) + 1)}) or label in texts
-        if len(varied) > 1 or not are_classes or 2 * len(different) > len(cells):
+        are_groups = GROUP.fullmatch(f"{_plain(label).removesuffix('id')}1") or all(map(GROUP.fullmatch, different))
+        if len(varied) > 1 or not are_classes or are_groups or 2 * len(different) > len(cells):
             head.doubt(f"no column has the name of a label, and it may be {', '.join(varied[:6])} (label=)")
     separator = None if label is None else _separator(head, label, bool(declared))
     if label is None and not fields and varied:
