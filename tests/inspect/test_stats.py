@@ -138,6 +138,7 @@ def test_a_split_by_name_has_a_length_loaders_and_a_picture(photos):
     data = tfprep.open(photos.path)
     assert list(data) == list(data.splits)
     assert len(data["train"]) == data.splits["train"].samples == 50
+    assert repr(data["train"]) == "<Subset of made/train: 50 samples>"
     one, other = (next(iter(of)) for of in (data["val"].numpy_loader(batch_size=4), data.numpy_loader("val", 4)))
     np.testing.assert_array_equal(one["image"], other["image"])
     assert data.show("val", samples=2, variants=1).height < data.show("val", samples=4, variants=1).height

@@ -400,7 +400,7 @@ class Build:
         if self.file:
             source = self.file.absolute()
         elif worker_count(self.options):
-            fix = "put the recipe into a file of its own and build from its path, or build with workers=0"
+            fix = "put the recipe into a file of its own and build from its path, or build with BuildOptions(workers=0)"
             try:
                 source = pickle.dumps(plan.recipe)
             except Exception as error:

@@ -226,5 +226,5 @@ def _check_memory(places: Iterable[str | os.PathLike[str] | None], options: Buil
         if str(place).startswith("memory://"):
             raise BuildError(
                 f"{place} is in the memory of this process, where worker processes see nothing of it; build with "
-                "workers=0, or use a folder or an object store"
+                "BuildOptions(workers=0), or use a folder or an object store"
             )

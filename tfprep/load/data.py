@@ -249,6 +249,9 @@ class Subset(Loaders):
 
     sources: tuple[SplitRows, ...]
 
+    def __repr__(self) -> str:
+        return f"<Subset of {', '.join(source.name for source in self.sources)}: {len(self):,} samples>"
+
     def subset(self, split: str = "train") -> Subset:
         """These samples."""
         if split not in ("train", *(source.split for source in self.sources)):
