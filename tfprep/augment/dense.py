@@ -104,40 +104,23 @@ class OffsetGrid:
         around = np.stack(np.meshgrid(ticks, ticks)).reshape(2, -1)
         for place in np.flatnonzero(np.hypot(*errors) > _RIGHT_PX):
             target = np.array([[x[place]], [y[place]]])
-            candidates = target + around
-            far = np.hypot(*(np.asarray(self.pull(*candidates)) - target))
-            starts = candidates[:, np.argsort(far)[:_STARTS]]
-            right[place], down[place] = self._refined(starts, target)
+            right[place], down[place] = self._nearest(target + around, spacing, target)
         found_x, found_y = (
             np.asarray(new.reshape(np.shape(old)), old.dtype) for new, old in zip((right, down), guess, strict=True)
         )
         return found_x, found_y
 
-    def _refined(self, starts: Array, target: Array) -> Array:
-        """The best of Newton's method from each of the starts [2, N], each step halved until it comes nearer."""
-        points, half = starts.copy(), 0.05
-        errors = np.asarray(self.pull(*points)) - target
-        for _ in range(_STEPS):
-            slopes = [
-                (np.asarray(self.pull(*(points + step))) - np.asarray(self.pull(*(points - step)))) / (2 * half)
-                for step in (np.array([[half], [0]]), np.array([[0], [half]]))
-            ]
-            (a, c), (b, d) = slopes
-            determinant = a * d - b * c
-            determinant = np.where(np.abs(determinant) < 1e-6, 1e-6, determinant)
-            step = np.stack([d * errors[0] - b * errors[1], a * errors[1] - c * errors[0]]) / determinant
-            for _ in range(8):
-                nearer = np.asarray(self.pull(*(points - step))) - target
-                worse = np.hypot(*nearer) >= np.hypot(*errors)
-                if not worse.any():
-                    break
-                step = np.where(worse, step / 2, step)
-            nearer = np.asarray(self.pull(*(points - step))) - target
-            better = np.hypot(*nearer) < np.hypot(*errors)
-            points, errors = np.where(better, points - step, points), np.where(better, nearer, errors)
-            if np.hypot(*errors).min() < _CLOSE_PX:
-                break
-        return np.asarray(points[:, np.hypot(*errors).argmin()])
+    def _nearest(self, candidates: Array, spacing: float, target: Array) -> Array:
+        """The point that shows `target` [2, 1] best: around each of the best candidates [2, N], in ever smaller steps."""
+        far = np.hypot(*(np.asarray(self.pull(*candidates)) - target))
+        points = candidates[:, np.argsort(far)[:_STARTS]]
+        square = np.stack(np.meshgrid(np.arange(-3, 4), np.arange(-3, 4))).reshape(2, 1, -1) / 3
+        while spacing > _CLOSE_PX / 10:
+            candidates = points[:, :, None] + spacing * square
+            far = np.hypot(*(np.asarray(self.pull(*candidates)) - target[:, :, None]))
+            points = np.take_along_axis(candidates, far.argmin(1)[None, :, None], 2)[:, :, 0]
+            spacing /= 2
+        return np.asarray(points[:, far.min(1).argmin()])
 
     def _offset(self, x: Array, y: Array) -> tuple[Array, Array]:
         """Bilinear between nodes, of the dtype that came; NaN for NaN."""
