@@ -15,6 +15,7 @@ from tfprep import codecs, sources
 from tfprep.dataset import open_dataset
 from tfprep.inspect import find_leaks
 from tfprep.inspect.groups import suspected_groups
+from tfprep.inspect.leaks import searched_for
 
 COPIES = ("train/a/copy.png", "val/a/0.png"), ("train/b/twice.png", "train/b/3.png")
 SMALLER, PALER = ("val/b/smaller.jpg", "train/b/5.png"), ("test/a/paler.jpg", "train/a/6.png")
@@ -203,6 +204,13 @@ def test_the_command(built, tmp_path, capsys):
     assert status_of("check", built) == 4
     text = capsys.readouterr().out
     assert "2 of 29 samples of train occur in val too" in text
+
+
+def test_a_search_that_ends_early_says_so(built, monkeypatch):
+    assert "There are more" not in searched_for(find_leaks(open_dataset(built)))
+    for name in ("fingerprints", "leaks"):
+        monkeypatch.setattr(f"tfprep.inspect.{name}.MOST_PAIRS", 1)
+    assert "There are more, which were not looked for" in searched_for(find_leaks(open_dataset(built)))
 
 
 def test_the_command_succeeds_without_leaks(tmp_path, build_folder, capsys):

@@ -127,7 +127,7 @@ _RECALL = 0.9
 _MOST_TABLES = 128
 _MOST_BITS = 24
 """Bits of a choice, at most: where hashes agree in most bits, those that tell few of them apart do not make a choice better."""
-_MOST_PAIRS = 5_000_000
+MOST_PAIRS = 5_000_000
 
 
 def orientations(hashes: Array) -> Array:
@@ -186,13 +186,13 @@ def near_pairs(hashes: Array, distance: int) -> tuple[Array, Array]:
         found: list[Array] = []
         for low, high in _equal_in(hashes, mask, distance):
             found.append(low * count + high)
-            if sum(map(len, found)) > _MOST_PAIRS:
+            if sum(map(len, found)) > MOST_PAIRS:
                 break
         if found:
             # A stable sort merges two sorted arrays in linear time, while `np.unique` hashes all again.
             both = np.sort(np.concatenate([codes, np.sort(np.concatenate(found))]), kind="stable")
             codes = np.asarray(both[np.diff(both, prepend=-1) != 0])
-        if len(codes) > _MOST_PAIRS:
+        if len(codes) > MOST_PAIRS:
             break
     return codes // max(count, 1), codes % max(count, 1)
 

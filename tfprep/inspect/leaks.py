@@ -19,6 +19,7 @@ from tfprep.dataset import Dataset
 from tfprep.errors import NothingToCompareError
 from tfprep.fields import Array
 from tfprep.inspect.fingerprints import (
+    MOST_PAIRS,
     ORIENTATIONS,
     Fingerprints,
     Forest,
@@ -169,6 +170,8 @@ def searched_for(leaks: Leaks) -> str:
         f"equal files, and hashes that differ in at most {leaks.distance} of 64 bits, upright, mirrored or rotated by 90°, "
         f"180° or 270°: {search.candidates:,} candidates, {search.compared:,} of them compared by thumbnails. "
     )
+    if search.candidates > MOST_PAIRS:
+        text += "There are more, which were not looked for: leave out those that are found, and check again. "
     if search.by_hash:
         text += f"{search.by_hash:,} that were not compared count, since at most {_BY_HASH} bits differ upright. "
     if search.left:
