@@ -78,6 +78,8 @@ def test_doubling_and_quarters(monkeypatch):
     assert [trial.size for trial in result.trials] == [1, 2, 4, 8, 16, 32, 64, 40, 48]
     assert result.size == 40
     assert memory.find_batch_size(_wide_model, _rows, memory_limit_mb=1, largest=32).size == 32
+    assert memory.find_batch_size(_wide_model, _rows, memory_limit_mb=1, largest=41).size == 41
+    assert memory.find_batch_size(_wide_model, _rows, memory_limit_mb=1, largest=1).size == 1
 
 
 def test_a_models_parts_equal_a_direct_count(tf):

@@ -240,7 +240,7 @@ def find_batch_size(
         raise TrainError(f"largest and steps are at least 1, got largest={largest!r}, steps={steps!r}")
     require_picklable("find_batch_size", build_model, make_batch)
     limit_mb = 0.9 * available_memory() / 1e6 if memory_limit_mb is None else memory_limit_mb
-    doubling = [2**power for power in range(largest.bit_length()) if 2**power <= largest]
+    doubling = [*(2**power for power in range((largest - 1).bit_length())), largest]
     trials = list(_try_all(build_model, make_batch, doubling, steps, limit_mb))
     good = max((trial.size for trial in trials if trial.fits), default=0)
     if not good:
