@@ -22,6 +22,12 @@ def test_a_good_batch_is_described(tf):
     assert "[0]['name']: object (4,) or (2,), not checked: no numbers" in text
 
 
+def test_numbers_among_the_inputs_are_no_labels():
+    train.check_batches([({"gray": np.arange(32).reshape(2, 4, 4)}, np.arange(2))], num_classes=3)
+    with pytest.raises(TrainError, match="outside of"):
+        train.check_batches([{"label": np.arange(4)}], num_classes=3)
+
+
 def test_ragged_sparse_and_empty_components(tf):
     ragged = tf.RaggedTensor.from_row_lengths(tf.constant([1.0, np.nan, 3.0]), [2, 1])
     with pytest.raises(TrainError, match="1 values are NaN"):

@@ -25,7 +25,7 @@ def check_batches(dataset: Any, batches: int = 4, *, num_classes: int | None = N
     Args:
         dataset: A `tf.data.Dataset`, or any iterable of arrays in tuples and dicts.
         batches: How many batches to look at.
-        num_classes: Number of classes; None does not check the range of labels.
+        num_classes: Number of classes; None does not check the range of labels. Inputs beside targets are no labels.
 
     Returns:
         A line for each component with its dtype, shapes, range and mean; text and empty components are listed as not checked.
@@ -46,7 +46,8 @@ def check_batches(dataset: Any, batches: int = 4, *, num_classes: int | None = N
         line = f"{name}: {values.dtype} {' or '.join(map(str, dict.fromkeys(array.shape for array in arrays)))}"
         if values.size and values.dtype.kind in "biuf":
             lines.append(f"{line}, from {values.min():g} to {values.max():g}, mean {values.mean():.4g}")
-            problems += [f"{name}: {text}" for text in _problems(arrays, values, num_classes)]
+            is_input = name.startswith("[0]") and any(other.startswith("[1]") for other in seen)
+            problems += [f"{name}: {text}" for text in _problems(arrays, values, None if is_input else num_classes)]
         else:
             lines.append(f"{line}, not checked: no {'numbers' if values.size else 'values'}")
     if problems:
