@@ -11,7 +11,7 @@ from tfprep import Recipe, augment, codecs, derive, sources
 from tfprep.bench.samples import on_the_fly
 from tfprep.builder import BuildOptions, build
 from tfprep.dataset import open_dataset
-from tfprep.errors import LoaderError, SourceError
+from tfprep.errors import SourceError
 
 RECIPE = Recipe(
     name="tiny",
@@ -69,14 +69,6 @@ def test_labels_have_their_stored_shape(tmp_path):
     batch = next(iter(on_the_fly(recipe, tmp_path, "train", batch_size=4)))
     assert sorted(batch["label"].numpy().tolist()) == [0, 0, 1, 1]
     assert batch["image"].shape == (4, 8, 8, 3)
-
-
-def test_images_of_different_sizes_raise(tmp_path):
-    write_photos(tmp_path, 1, "a/0.png", noise=(8, 8))
-    write_photos(tmp_path, 1, "a/1.png", noise=(9, 8))
-    recipe = Recipe("sizes", sources.Folder("{label}/*.png"), {"image": codecs.Png()})
-    with pytest.raises(LoaderError, match="add a Resize or a Crop"):
-        on_the_fly(recipe, tmp_path, "train")
 
 
 def test_a_split_without_samples_is_named(data):

@@ -117,15 +117,6 @@ def test_version_lists_what_matters(succeed):
     assert f"numpy {version('numpy')}" in out
 
 
-def test_without_opencv_a_command_says_what_to_install(tmp_path):
-    pytest.importorskip("tensorflow")
-    code = "import sys; sys.modules['cv2'] = None; from tfprep.cli import main; main(['demo', '--out', 'x'])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert done.returncode == 1
-    assert "needs OpenCV: pip install 'tfprep[opencv]'" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_click_completes_commands():
     """With the variables that the line of the documentation sets."""
     code = "from tfprep.cli import main; main()"

@@ -9,7 +9,7 @@ import numpy as np
 
 from tfprep.builder.shards.make_sample import SampleMaker
 from tfprep.codecs import Raw
-from tfprep.errors import LoaderError, SourceError
+from tfprep.errors import SourceError
 from tfprep.fields import FieldSpec
 from tfprep.recipe import Recipe
 from tfprep.sources.source import read_files
@@ -21,8 +21,7 @@ def on_the_fly(recipe: Recipe, root: Path, split: str = "train", batch_size: int
     The functions are tfprep's own, so the pixels equal those of a build; only the time of their computation differs.
 
     Raises:
-        SourceError: If the split has no sample.
-        LoaderError: If the images of a batch differ in size.
+        SourceError: If the split has no sample. TensorFlow raises where images of a batch differ in size.
     """
     import tensorflow as tf
 
@@ -42,16 +41,8 @@ def on_the_fly(recipe: Recipe, root: Path, split: str = "train", batch_size: int
         return {name: sample[name] for name in recipe.store}
 
     kinds = {**maker.kinds, **recipe.derived_kinds()}
-    samples = [made(index, 0) for index in range(min(2, len(entries)))]
-    specs, *others = [
-        {name: codec.spec(kinds[name], sample[name]) for name, codec in recipe.store.items()} for sample in samples
-    ]
-    for name in specs:
-        if others and others[0][name].shape != specs[name].shape:
-            raise LoaderError(
-                f"'{name}' has shape {specs[name].shape} in one sample and {others[0][name].shape} in another: they cannot "
-                "be batched; add a Resize or a Crop to the recipe's geometry"
-            )
+    first = made(0, 0)
+    specs = {name: codec.spec(kinds[name], first[name]) for name, codec in recipe.store.items()}
     variants = recipe.variants_of(split)
     dtypes = [tf.dtypes.as_dtype(spec.dtype) for spec in specs.values()]
 
