@@ -45,6 +45,9 @@ def test_a_memory_budget_applies_to_the_measured_loader(jpeg_data, capfd):
         (["--step-ms", "0"], "0"),
         (["--fail-if-waiting", "200%", "--step-ms", "5"], "expected a share such as 1% or 0.01, not '200%'"),
         (["--batch-size", "0"], "'--batch-size': 0 is not in the range"),
+        (["--forms", "--batch-size", "8"], "--batch-size does nothing with --forms"),
+        (["--samples", "20"], "--samples belongs to --forms"),
+        (["--inputs", "image"], "--inputs belongs to --model"),
     ],
 )
 def test_wrong_usage(capfd, arguments, message):

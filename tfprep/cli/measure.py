@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
+from click.core import ParameterSource
 
 from tfprep import units
 from tfprep.cli import text
@@ -68,6 +69,7 @@ def bench_command(folder: str, as_json: bool, html: Path | None, fail_if_waiting
     """
     from tfprep.storage.urls import durable_write, folder_at
 
+    _check_given(flags)
     if flags["forms"]:
         return _forms(Path(folder), as_json, flags)
     place = folder_at(folder)
@@ -110,6 +112,28 @@ def bench_command(folder: str, as_json: bool, html: Path | None, fail_if_waiting
     return EXIT_CHECK_FAILED if fail_if_waiting is not None and waited > fail_if_waiting else 0
 
 
+def _check_given(flags: dict[str, Any]) -> None:
+    """Raise UsageError for an option that would do nothing beside the others."""
+    context = click.get_current_context()
+    given = [name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    for name in given:
+        option_name = f"--{name.removesuffix('_name').replace('_', '-')}"
+        if flags["forms"] and name not in (
+            "folder",
+            "as_json",
+            "forms",
+            "split",
+            "rounds",
+            "seconds",
+            "data",
+            "samples",
+        ):
+            raise click.UsageError(f"{option_name} does nothing with --forms")
+        for needed, others in (("forms", ("data", "samples")), ("model_name", ("inputs", "targets"))):
+            if name in others and not flags[needed]:
+                raise click.UsageError(f"{option_name} belongs to --{needed.removesuffix('_name')}")
+
+
 def _loader_options(flags: dict[str, Any]) -> dict[str, Any]:
     names = ("threads", "order", "cache", "memory_budget")
     options = {name: flags[name] for name in names if flags[name] is not None}
@@ -137,6 +161,7 @@ def _repeated(name: str, make: Callable[[], Iterable[Any]]) -> Iterator[Any]:
 def _forms(recipe: Path, as_json: bool, flags: dict[str, Any]) -> int:
     """Compare storage forms of a recipe on a sample."""
     from tfprep.bench.forms import compare_forms
+    from tfprep.bench.rounds import Budget
     from tfprep.recipe.file import data_root, load_recipe
     from tfprep.storage.urls import folder_at
 
@@ -145,7 +170,7 @@ def _forms(recipe: Path, as_json: bool, flags: dict[str, Any]) -> int:
     with tempfile.TemporaryDirectory(prefix="tfprep-forms-") as scratch:
         forms = compare_forms(
             load_recipe(recipe), root, Path(scratch), samples=flags["samples"], split=flags["split"] or "train",
-            on_progress=lambda line: text.echo(line, err=True),
+            budget=Budget(flags["rounds"], flags["seconds"], 0.5, 2), on_progress=lambda line: text.echo(line, err=True),
         )  # fmt: skip
     text.print_result(as_json, forms.as_json(), _form_lines(forms))
     return 0
