@@ -32,7 +32,7 @@ from tfprep.images.decode import (
     keeps_original,
     stored_size,
 )
-from tfprep.images.dicom import Numbers, header_text, is_dicom
+from tfprep.images.dicom import header_text, is_dicom
 from tfprep.images.jpeg import as_stored, certain_to_decode, decode_stored_jpeg, encode_jpeg, exif_orientation
 from tfprep.images.numbers import decode_numbers, decode_pixels, file_orientation, pixels_size
 from tfprep.images.phash import HASH_BITS, perceptual_hash
@@ -49,35 +49,9 @@ from tfprep.images.pillow import (
 from tfprep.images.png import check_png_size, decode_png, encode_png
 
 __all__ = [
-    "HASH_BITS",
-    "MAX_BYTES",
-    "MAX_FILE_BYTES",
-    "MAX_PIXELS",
-    "Numbers",
-    "as_stored",
-    "certain_to_decode",
-    "check_file_size",
-    "check_png_size",
-    "decode_image",
-    "decode_map",
-    "decode_mask",
-    "decode_numbers",
-    "decode_pixels",
-    "decode_png",
-    "decode_stored_jpeg",
-    "decoder_warnings",
-    "encode_jpeg",
-    "encode_png",
-    "exif_orientation",
-    "file_orientation",
-    "header_text",
-    "image_size",
-    "is_dicom",
-    "is_jpeg",
-    "keeps_original",
-    "perceptual_hash",
-    "pixel_limit",
-    "pixels_size",
-    "stored_size",
-    "warn",
+    "HASH_BITS", "MAX_BYTES", "MAX_FILE_BYTES", "MAX_PIXELS", "as_stored", "certain_to_decode", "check_file_size",
+    "check_png_size", "decode_image", "decode_map", "decode_mask", "decode_numbers", "decode_pixels", "decode_png",
+    "decode_stored_jpeg", "decoder_warnings", "encode_jpeg", "encode_png", "exif_orientation", "file_orientation",
+    "header_text", "image_size", "is_dicom", "is_jpeg", "keeps_original", "perceptual_hash", "pixel_limit",
+    "pixels_size", "stored_size", "warn",
 ]  # fmt: skip
