@@ -11,7 +11,7 @@ import numpy as np
 from tfprep import images
 from tfprep.errors import RecipeError, SampleError
 from tfprep.fields import Array, Kind, Size
-from tfprep.sources.source import FieldDecoder
+from tfprep.sources.source import FieldDecoder, constructor_text
 
 _HIGHEST = {"uint8": 255, "uint16": 65535}
 TURNED = (
@@ -21,7 +21,7 @@ TURNED = (
 """The end of a message about labels that do not fit an image."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Pixels:
     """Keeps an image's own dtype and channels: uint8, uint16 or float32 [H, W, C].
 
@@ -70,12 +70,12 @@ class Pixels:
         for name, (rule, test) in _RULES.items():
             if (value := getattr(self, name)) is not None and not test(value):
                 raise RecipeError(f"Pixels: {name} is {rule}; got {value!r}")
-        numeric = [name for name in _given(self) if name not in ("background", "exif", "max_pixels")]
-        if self.background is not None and numeric:
-            raise RecipeError(f"Pixels: background makes 8-bit RGB of all images; leave out {', '.join(numeric)}")
+        numeric = ("to", "low", "high", "channels", "page", "nodata")
+        given = [name for name in numeric if getattr(self, name) is not None]
+        if self.background is not None and given:
+            raise RecipeError(f"Pixels: background makes 8-bit RGB of all images; leave out {', '.join(given)}")
 
-    def __repr__(self) -> str:
-        return f"sources.Pixels({', '.join(f'{name}={value!r}' for name, value in _given(self).items())})"
+    __repr__ = constructor_text
 
 
 _RULES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
@@ -178,7 +178,3 @@ def check_pixels_option(pixels: Any, kinds: Mapping[str, Kind], where: str) -> d
                 f"{where}: pixels={{{name!r}: ...}} names no image and no map; there are {', '.join(kinds)}"
             )
     return dict(pixels)
-
-
-def _given(options: Pixels) -> dict[str, Any]:
-    return {n: v for n, v in vars(options).items() if v is not None and v != "apply"}

@@ -129,9 +129,11 @@ def listing_of(
     def entries() -> Iterator[Entry]:
         checked = set[str]()
         for entry in assigned():
-            if entry.split not in checked:
-                _check_split_name(entry.split, entry.key)
-                checked.add(entry.split)
+            if (name := entry.split) not in checked:  # it is a part of the names of shards
+                if not _SPLIT_NAME.fullmatch(name) or _VARIANT_NAME.fullmatch(name):
+                    rule = "a letter, then letters, digits and _, and no ending such as _v1, which names a variant"
+                    raise SourceError(f"{entry.key}: expected the name of a split: {rule}; got {name!r}")
+                checked.add(name)
             yield entry
 
     def assigned() -> Iterator[Entry]:
@@ -168,15 +170,6 @@ def listing_of(
 def is_split_pattern(splits: object) -> bool:
     """Return True if `splits` is a pattern of paths with `{split}`, such as `{split}/**`."""
     return isinstance(splits, str) and "{split}" in splits
-
-
-def _check_split_name(name: str, key: str) -> None:
-    """SourceError unless the name of a split can be part of a shard's name."""
-    if not _SPLIT_NAME.fullmatch(name) or _VARIANT_NAME.fullmatch(name):
-        raise SourceError(
-            f"{key}: expected the name of a split: a letter, then letters, digits and _, and no ending such as _v1, "
-            f"which names a variant; got {name!r}"
-        )
 
 
 def _unit(fractions: Fractions) -> Callable[[str, str | None], str]:

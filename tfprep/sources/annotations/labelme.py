@@ -73,7 +73,7 @@ class LabelMe(AnnotatedSource):
         """List the images below `root`; see `Source.scan`."""
         annotations = compile_pattern(self.annotations, "LabelMe: annotations")
 
-        def labels(data: bytes, path: str) -> Iterator[Any]:
+        def labels(data: bytes, path: str) -> Iterator[str]:
             shapes = _content(data, path)["shapes"]
             return (_label(shape) for shape in shapes if shape.get("shape_type") not in _NO_REGIONS)
 

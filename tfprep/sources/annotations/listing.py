@@ -133,9 +133,9 @@ class WrongAnnotation(Exception):
     """An annotation is dropped, or its image is rejected; the message names the fault."""
 
 
-def class_of(name: Any, numbers: Mapping[str, int], tally: Counter[str], where: str) -> int | None:
+def class_of(name: str, numbers: Mapping[str, int], tally: Counter[str], where: str) -> int | None:
     """Return the class number of an object; None for a class that is not taken, which is counted. Raises WrongAnnotation."""
-    if not isinstance(name, str) or not name:
+    if not name:
         raise WrongAnnotation(f"{where} has no class")
     if fault := class_name_fault(name):
         raise WrongAnnotation(f"{where}: {fault}")
@@ -196,13 +196,13 @@ def annotated_images(
         tally.update({ORPHAN: orphans} if orphans else {})
 
 
-def names_in_files(root: Path, annotations: Pattern, names: Callable[[bytes, str], Iterator[Any]]) -> set[str]:
+def names_in_files(root: Path, annotations: Pattern, names: Callable[[bytes, str], Iterator[str]]) -> set[str]:
     """Return the names of classes in files of annotations. The image of a wrong file is rejected when it is listed."""
     class_names: set[str] = set()
     for path, _ in walk(root, annotations, Counter()):
         with suppress(WrongAnnotation):
             of_file = names(read_annotations(root, path) or b"", path)
-            class_names |= {name for name in of_file if isinstance(name, str) and name and not class_name_fault(name)}
+            class_names |= {name for name in of_file if name and not class_name_fault(name)}
     return class_names
 
 
