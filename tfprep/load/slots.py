@@ -206,8 +206,8 @@ class BatchSlots:
     ) -> None:
         """`shared`: the memory that worker processes fill."""
         self._outputs = outputs
-        least = 1 if shared else RECYCLED_BYTES
-        sizes = {output.name: batch_rows * output.row_bytes for output in outputs}
+        least = 0 if shared else RECYCLED_BYTES
+        sizes = {output.name: batch_rows * output.row_bytes for output in outputs if output.has_array}
         self._slots = {name: ArraySlots(size, keep, shared) for name, size in sizes.items() if size >= least}
         self._copied = [name for name in self._slots if sizes[name] < RECYCLED_BYTES]
         self._forms: dict[int, list[Output]] = {}

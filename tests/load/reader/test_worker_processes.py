@@ -150,6 +150,22 @@ def compare_with_threads(data, count, **options):
     return report
 
 
+def test_arrays_of_no_bytes(make_dataset):
+    made = make_dataset(
+        samples={"train": 9}, make=lambda rng, number: {"none": np.zeros((3, 0)), "number": number},
+        codec={"none": codecs.Raw(), "number": codecs.Scalar()}, kinds={"none": "scalar", "number": "scalar"},
+    )  # fmt: skip
+    compare_with_threads(tfprep.open(made.path), 6, batch_size=4, timeout_s=60, cache=False)
+
+
+def test_what_cannot_be_handed_out_is_an_error_and_not_a_wait(data, monkeypatch):
+    with stream(data, timeout_s=60) as loader:
+        _, batches = started(loader)
+        monkeypatch.setattr(SharedMemory, "offset", lambda memory, array: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            list(batches)
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
     [

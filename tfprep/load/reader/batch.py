@@ -305,16 +305,17 @@ class BatchAssembler:
 
         if not len(rows):
             then(None)
-        elif pool is not None:
-            pool.fill(batch.values, rows, completed)
-        else:
+            return
+        try:
+            if pool is not None:
+                pool.fill(batch.values, rows, completed)
+                return
             state.fetched = batch.fetched
-            try:
-                unread: Sequence[UnreadRow] | BaseException = self.reader.fill(batch.values, rows, state)
-            except BaseException as error:
-                unread = error
-            state.fetched = None
-            completed(unread)
+            unread: Sequence[UnreadRow] | BaseException = self.reader.fill(batch.values, rows, state)
+        except BaseException as error:
+            unread = error
+        state.fetched = None
+        completed(unread)
 
     def _completed(self, batch: Batch, rows: Rows, unread: Sequence[UnreadRow], state: ThreadState) -> Rows:
         """Take over rows that were filled, all but the `unread` ones; return what to read instead of those."""
