@@ -293,8 +293,10 @@ class BatchAssembler:
 
     def _read(self, batch: Batch, rows: Rows, state: ThreadState, then: Then, pool: WorkerPool | None) -> None:
         def completed(unread: Sequence[UnreadRow] | BaseException) -> None:
+            if isinstance(unread, StopIteration):  # it would end the pass
+                unread = LoaderError(f"a geometry op or a codec raised StopIteration: {unread}")
             if isinstance(unread, BaseException):
-                then(_as_delivered(unread))  # not raised: its traceback would hold the batch
+                then(unread)  # not raised: its traceback would hold the batch
                 return
             try:
                 replacements = self._completed(batch, rows, unread, state if pool is None else pool.state)
@@ -379,10 +381,3 @@ def _channels_first(images: Any) -> Any:
     if isinstance(images, list):
         return [_channels_first(image) for image in images]
     return np.ascontiguousarray(np.moveaxis(images, -1, -3))
-
-
-def _as_delivered(error: BaseException) -> BaseException:
-    """Return an error of filling rows as the consumer gets it."""
-    if isinstance(error, StopIteration):  # it would end the pass
-        return LoaderError(f"a geometry op or a codec raised StopIteration: {error}")
-    return error
