@@ -1,5 +1,6 @@
 """Recipes: what they accept, how they describe themselves, and their error messages."""
 
+import collections
 import functools
 import re
 import sys
@@ -305,6 +306,7 @@ CHANGES = [
     *[{"derive": {"d": functools.partial(plus, number)}} for number in (1, 2)],
     *[{"derive": {"d": Plus(number)}} for number in (1, 2)],
     *[{"derive": {"d": closure(number)}} for number in (1, 2)],
+    *[{"depends": [collections.defaultdict(closure(number))]} for number in (1, 2)],
 ]
 
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import PurePath
-from types import CellType, FunctionType, MethodType, ModuleType, NoneType
+from types import CellType, FunctionType, MappingProxyType, MethodType, ModuleType, NoneType
 from typing import Any
 
 import numpy as np
@@ -91,7 +91,7 @@ class Description:
             return value
         if isinstance(value, PurePath) and not is_users(kind):
             return {"path": str(value)}
-        if isinstance(value, Mapping) and not is_users(kind) and all(isinstance(name, str) for name in value):
+        if kind in (dict, MappingProxyType) and all(isinstance(name, str) for name in value):
             return {name: self.describe(item) for name, item in value.items()}
         if kind in (list, tuple):
             return [self.describe(item) for item in value]
