@@ -131,14 +131,9 @@ def test_originals_keep_the_bytes_and_have_the_hash_of_their_pixels_and_some_are
     np.testing.assert_allclose(data.manifest.statistics["image"].mean, first.mean(0), rtol=1e-12)
 
 
-def test_statistics_and_counts_are_those_of_the_stored_training_pixels(full):
-    full.change_recipe("codecs.Jpeg(90)", "codecs.Png()")
+def test_counts_are_those_of_the_stored_pixels(full):
     full.build()
     data = open_dataset(full.out)
-    images = np.stack([sample["image"] for sample in data.samples("train")]).astype(np.float64)
-    statistics = data.manifest.statistics["image"]
-    np.testing.assert_allclose(statistics.mean, images.mean((0, 1, 2)), rtol=1e-12)
-    np.testing.assert_allclose(statistics.std, images.std((0, 1, 2)), rtol=1e-9)
     for split in ("train", "val"):
         masks = np.stack([sample["mask"] for sample in data.samples(split)])
         expected = tuple(int((masks == number).sum()) for number in range(3))

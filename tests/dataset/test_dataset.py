@@ -32,7 +32,7 @@ def test_the_manifest_reads_back_as_it_was_written(data):
     assert list(data.manifest.classes["label"]) == LABELS
     pixels = np.concatenate([sample["plain"].reshape(-1, 3) for sample in data.samples("train")]).astype(np.float64)
     statistics = data.manifest.statistics["plain"]
-    np.testing.assert_allclose([statistics.mean, statistics.std], [pixels.mean(0), pixels.std(0)], atol=1e-9)
+    np.testing.assert_allclose([statistics.mean, statistics.std], [pixels.mean(0), pixels.std(0)], rtol=1e-9)
 
 
 def test_values_come_from_the_table_row_of_their_key(data, rows):

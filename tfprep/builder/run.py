@@ -265,35 +265,28 @@ class Build:
 
     def _publish(self, plan: Plan, receipts: Sequence[Receipt], *, report: bool = False) -> BuildSummary:
         """Make the shards the dataset. `report`: write the report even if this run built nothing."""
-        from tfprep.builder.publish import (
-            check_rejected,
-            first_rejected,
-            is_published,
-            manifest_of,
-            remove_receipts,
-            write_files,
-        )
+        from tfprep.builder import publish
         from tfprep.dataset.other_readers import tfds_limits
 
         # A build with on_bad="fail" ends at its first bad sample; those left are of shards that an earlier run built.
         max_bad = 0.0 if self.options.on_bad == "fail" else self.options.max_bad
-        check_rejected(self.layout, receipts, len(plan), max_bad)
+        publish.check_rejected(self.layout, receipts, len(plan), max_bad)
         assert self.new is not None
         before = self.layout.manifest
-        manifest = manifest_of(plan, receipts, most_common(receipt.forms for receipt in receipts), before)
+        manifest = publish.manifest_of(plan, receipts, most_common(receipt.forms for receipt in receipts), before)
         if self.layout.at_store:  # fields that were added to a copy of a local dataset are in the folder of its version
             manifest = replace(manifest, within=SHARDS).staying_in(
                 self.layout.current.name if self.layout.current else ""
             )
 
-        if before is not None and is_published(self.layout, self.new, before, manifest):
+        if before is not None and publish.is_published(self.layout, self.new, before, manifest):
             manifest = before
         else:
-            manifest = write_files(self.layout, self.new, before, manifest, receipts)
+            manifest = publish.write_files(self.layout, self.new, before, manifest, receipts)
             self._report(self.new.complete(manifest), manifest, plan, receipts, before)
             self.new.publish(self.options.keep)
         self.new.clear()
-        remove_receipts(self.layout, receipts)
+        publish.remove_receipts(self.layout, receipts)
         if self.new.copied:
             self.log_event(
                 "warning",
@@ -324,7 +317,7 @@ class Build:
             records=sum(info.samples * info.variants for info in infos.values()),
             **{name: sum(split[name] for split in splits.values()) for name in ("samples", "shards", "bytes")},
             rejected=manifest.rejected,
-            first_rejected=first_rejected(receipts),
+            first_rejected=publish.first_rejected(receipts),
             passed_over=plan.listing.tally,
             splits=splits,
             built_samples=samples,
