@@ -11,6 +11,7 @@ import pytest
 from tests.sources.building import built, fields_of, picture, png
 from tfprep import sources
 from tfprep.errors import SourceError
+from tfprep.sources.patterns import HIDDEN
 
 NAMES = ("cat", "dog")
 
@@ -86,7 +87,7 @@ def test_odd_members_are_rejected_or_counted(tmp_path):
     files = {
         "a.png": whole["png"], "a.cls": b"1", "broken.png": b"no image", "broken.cls": b"0", "bare.png": whole["png"],
         "lonely.cls": b"0", "link.png": None, "__index__.txt": b"x", "d/with.dots.png": whole["png"], "z.png": whole["png"],
-        "z.cls": b"1",
+        "z.cls": b"1", "@eaDir/z.png/thumb.png": whole["png"], "./._z.png": b"",
     }  # fmt: skip
     root = tmp_path / "data"
     tar(root / "a.tar", files)
@@ -97,6 +98,7 @@ def test_odd_members_are_rejected_or_counted(tmp_path):
     assert "no value" in rejected["a.tar/bare.png"]
     listing = source.scan(root)
     assert len(list(listing.entries)) == 4
+    assert listing.tally[HIDDEN] == 2
     assert listing.tally["sample without an image"] == 2  # lonely, and d/with, whose ending is dots.png
     assert listing.tally["member that is a link, a device or sparse"] == 1
     listing = sources.Archives().scan(root)

@@ -24,7 +24,7 @@ from tfprep.fields import KINDS, BoxFormat, Kind, check_box_format
 from tfprep.sources.annotations.objects import table_boxes
 from tfprep.sources.cells import FILE_KINDS, class_cell, is_whole, path_cell, sorted_classes, value_cell
 from tfprep.sources.folder import Splits, check_common, split_files
-from tfprep.sources.patterns import HIDDEN, IMAGE_SUFFIXES, Holes, compile_pattern
+from tfprep.sources.patterns import HIDDEN, IMAGE_SUFFIXES, NOT_SHOWN, Holes, compile_pattern
 from tfprep.sources.pixels import Pixels, pixel_decoders
 from tfprep.sources.raw import Reference, open_raw, read_raw
 from tfprep.sources.source import Entry, FieldDecoder, Listing, check_fields, constructor_text, key_of
@@ -243,7 +243,7 @@ _LOCAL_HEADER = struct.Struct("<4s22xHH")
 and extra field."""
 _ENCRYPTED = 1
 _PIECE_BYTES = 1 << 20
-_HIDDEN_NAME = re.compile(r"(?:^|/)\.[^./]")
+_HIDDEN_MEMBER = re.compile(rf"(?:^|/)(?:{NOT_SHOWN.pattern})")
 
 
 class Member(NamedTuple):
@@ -262,7 +262,7 @@ def members(path: Path, tally: Counter[str]) -> Iterator[Member]:
         with open_raw(path) as file:
             # By its suffix: Python takes a tar whose last member is a zip, such as a .npz, for a zip.
             for member in _tar_members(file, tally) if path.suffix.lower() == ".tar" else _zip_members(file, tally):
-                if _HIDDEN_NAME.search(member.name):  # a Mac adds ._1.jpg to 1.jpg, also in __MACOSX
+                if _HIDDEN_MEMBER.search(member.name):  # a Mac adds ._1.jpg to 1.jpg, also in __MACOSX
                     tally[HIDDEN] += 1
                 else:
                     yield member

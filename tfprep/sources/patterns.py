@@ -224,7 +224,9 @@ def _part(name: str, stars: Iterator[int], text: str, rule: str) -> Template:
     return Template(tuple(tokens))
 
 
-HIDDEN = "hidden (the name begins with a dot)"
+HIDDEN = "hidden (the name begins with a dot, or is that of a trash or of a NAS's thumbnails)"
+NOT_SHOWN = re.compile(r"\.(?!\.?(?:/|$))|(?:@eaDir|#recycle|\$RECYCLE\.BIN)(?:/|$)")
+"""What the name of a hidden file or folder begins with. Copies of photos in such a folder would be samples of its class."""
 SPECIAL = "neither a file nor a folder"
 NO_IMAGE = "not an image by its suffix"
 OUTSIDE = "outside the pattern"
@@ -238,8 +240,8 @@ def walk(
 
     A folder is not entered if its placeholders are `done`. The files of a folder come first, then its subfolders, each sorted by
     code points of the name's key form (`key_of`), so that the order depends on names only. Links to files and folders are
-    followed, except for a link to a folder above itself, which has no end: it is passed over, and the tally names it. Names that
-    begin with a dot are passed over. No file is opened, and only the names of one folder at a time are kept in memory.
+    followed, except for a link to a folder above itself, which has no end: it is passed over, and the tally names it. Hidden
+    files and folders are passed over. No file is opened, and only the names of one folder at a time are kept in memory.
     """
     check_local(root)
     if not root.is_dir():
@@ -291,7 +293,7 @@ def _folders(root: Path, enters: Callable[[str], bool], tally: Counter[str]) -> 
 
 def _shown(root: Path, folder: str, names: list[str], tally: Counter[str]) -> list[str]:
     """Return the names that are not hidden, sorted. SourceError if two are one name in Unicode."""
-    shown = [name for name in names if not name.startswith(".")]
+    shown = [name for name in names if not NOT_SHOWN.match(name)]
     if len(shown) < len(names):
         tally[HIDDEN] += len(names) - len(shown)
     if all(map(str.isascii, shown)):
