@@ -32,10 +32,8 @@ def read_header(data: bytes) -> Header | None:
     if data.startswith(_PNG_START) and len(data) >= _PNG_HEADER_BYTES:
         width, height = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
         return Header("png", height, width, _CHANNELS_OF_COLOR_TYPE[data[25] & 7], 16 if data[24] == 16 else 8)
-    return _jpeg_header(data) if data.startswith(_JPEG_START) else None
-
-
-def _jpeg_header(data: bytes) -> Header:
+    if not data.startswith(_JPEG_START):
+        return None
     for code, start, _ in jpeg_segments(data):
         if 0xC0 <= code <= 0xCF and code not in (0xC4, 0xC8, 0xCC) and start + 6 <= len(data):
             height, width = (int.from_bytes(data[at : at + 2], "big") for at in (start + 1, start + 3))

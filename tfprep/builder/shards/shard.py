@@ -352,7 +352,7 @@ class _Shard:
     def __init__(self, context: BuildContext, task: ShardTask, files: Sequence[ShardFile]) -> None:
         self._context, self._task, self._files = context, task, files
         self._count = context.recipe.variants_of(task.split)
-        self._sampled = sampled_originals(task.shards)
+        self._sampled = min(_MOST_A_SHARD, max(_LEAST_A_SHARD, -(-STATISTICS_OF_ORIGINALS // task.shards)))
         kinds, store = context.maker.all_kinds, context.recipe.store
         # The order of keys in `store` is not part of the fingerprint, except for which label and which image come first.
         self._label = context.recipe.first_label(context.maker.kinds)
@@ -497,11 +497,6 @@ class _Shard:
 
     def contents(self) -> Contents:
         return Contents(tuple(self._context.recipe.store), self._rows, stats_of(self._task))
-
-
-def sampled_originals(shards: int) -> int:
-    """Return how many of a shard's images are decoded although their own bytes are stored."""
-    return min(_MOST_A_SHARD, max(_LEAST_A_SHARD, -(-STATISTICS_OF_ORIGINALS // shards)))
 
 
 # --- digests --------------------------------------------------------------------------------------------------------
