@@ -61,7 +61,7 @@ from tfprep.storage.local import sync_folder
 from tfprep.storage.store import open_store
 from tfprep.storage.urls import folder_at, is_remote
 
-STATISTICS_OF_ORIGINALS = 128
+_OF_ORIGINALS = 128
 _LEAST_A_SHARD, _MOST_A_SHARD = 2, 16
 """Some of the images that are stored by their own bytes are decoded for the pixel statistics: the first 2 to 16 of each shard, so
 that a dataset has about 128 or more. A shard holds a random part of the data in random order, so these are a random part of it,
@@ -352,7 +352,7 @@ class _Shard:
     def __init__(self, context: BuildContext, task: ShardTask, files: Sequence[ShardFile]) -> None:
         self._context, self._task, self._files = context, task, files
         self._count = context.recipe.variants_of(task.split)
-        self._sampled = min(_MOST_A_SHARD, max(_LEAST_A_SHARD, -(-STATISTICS_OF_ORIGINALS // task.shards)))
+        self._sampled = min(_MOST_A_SHARD, max(_LEAST_A_SHARD, -(-_OF_ORIGINALS // task.shards)))
         kinds, store = context.maker.all_kinds, context.recipe.store
         # The order of keys in `store` is not part of the fingerprint, except for which label and which image come first.
         self._label = context.recipe.first_label(context.maker.kinds)
