@@ -115,7 +115,9 @@ def test_entries_are_ordered_by_name_whatever_the_order_of_scandir(tree, monkeyp
 
 @pytest.mark.parametrize("stratify", [None, "label"])
 def test_skipped_files_are_counted_once_for_repeated_iterations(tree, stratify):
-    root = tree("cat/1.jpg", "cat/._1.jpg", "@eaDir/2.jpg", "cat/@eaDir/1.jpg/THUMB.jpg", "cat/a.txt", "stray.jpg", "readme")
+    root = tree(
+        "cat/1.jpg", "cat/._1.jpg", "@eaDir/2.jpg", "cat/@eaDir/1.jpg/THUMB.jpg", "cat/a.txt", "stray.jpg", "readme"
+    )
     os.mkfifo(root / "cat" / "pipe.jpg")
     listing = Folder(splits=Fractions(train=1.0, stratify=stratify)).scan(root)
     assert len(list(listing.entries)) == 1
