@@ -93,7 +93,8 @@ def lay_out(root: Path, text: str) -> list[str]:
                 rows = []
                 for n, name in enumerate(names):
                     words = {"NAME": name.name, "STEM": name.stem, "OTHER": names[-1 - n].name, "LABEL": "ab"[n % 2]}
-                    words |= {"FLAGS": ["1.0,0.0", "0.0,1.0"][n % 2], "TAGS": TAGS[n % 8], "SPLIT": SPLITS[n // 2 % 2]}
+                    words |= {"FLAGS": ["1.0,0.0", "0.0,1.0"][n % 2], "FLAG": str(n % 2), "TAGS": TAGS[n % 8]}
+                    words |= {"SPLIT": SPLITS[n // 2 % 2]}
                     filled = row
                     for word, value in words.items():
                         filled = filled.replace(word, value)
@@ -158,6 +159,7 @@ READ: list[tuple[str, str | dict[str, str], Any]] = [
      "NAME,56,40,cat,14,10,42,30;NAME,56,40,dog,14,10,42,30", "images/*", [("cat", BOX), ("dog", BOX)]),
     ("part_1/a# part_2/b# metadata.csv=rows::image_id,dx:STEM,LABEL", "part_*/*", a_or_b),
     ("im/# t.csv=rows:im/:id,has_cactus:NAME,LABEL", "im/*", a_or_b),
+    ("im/# t.csv=rows:im/:id,class~id,labels:NAME,FLAG,LABEL", "im/*", a_or_b),
     ("images/a# images/b# train.csv=rows:images/:image,labels:STEM,TAGS", "images/*", lambda number: TAGS[number].split()),
     ("im/# t.csv=rows:im/:image,label,ml_use:im/NAME,LABEL,SPLIT",  # as AutoML's
      {"im/[01].jpg": "training", "im/[23].jpg": "testing"}, a_or_b),

@@ -180,10 +180,13 @@ def _sources(files: Files, head: _Head, table: str, image: str, splits: Any, tar
     targets = [c for c in targets if c not in of_boxes]
     declared = [c for c in targets if "." not in c and declared_classes(files.root / head.path, c) is not None]
     labels = declared or [c for c in targets if _plain(c) in _LABELS or c == "y"]
-    if len(labels) > 1:
-        head.doubt(f"several columns may be the label ({', '.join(labels[:6])})")
     varied = [c for c in targets if len(set(map(str, head.columns[c]))) > 1]
     texts = [c for c in varied if not all(_NUMBER.fullmatch(str(cell)) for cell in head.filled(c))]
+    together = {*zip(*(map(str, head.columns[c]) for c in labels), strict=True)}
+    if len(labels) > 1 and all(len({*map(str, head.columns[c])}) == len(together) for c in labels):
+        labels = sorted(labels, key=lambda c: c not in texts)[:1]  # a number and a name of each class
+    elif len(labels) > 1:
+        head.doubt(f"several columns may be the label ({', '.join(labels[:6])})")
     if not nested and (boxes or len({*head.images}) < len(head.images)):
         split = "split" if isinstance(splits, str) and "{" not in splits else "splits"
         of_rows: Any = partial(ObjectTable, table, image, label=next(iter(labels), None), **{split: splits})
