@@ -151,6 +151,7 @@ READ: list[tuple[str, str | dict[str, str], Any]] = [
     ("images/a# images/t# train.csv=rows:images/a:image_id,a,b:STEM,FLAGS test.csv=rows:images/t:image_id:STEM "
      "a_submission.csv=rows:images/t:image_id,a:STEM,1",
      {"images/a*": "train"}, a_or_b),
+    ("im/a# im/t# Training_x.csv=rows:im/a:id,label:STEM,LABEL Testing_x.csv=rows:im/t:id:STEM", {"im/a*": "Training"}, a_or_b),
     ('train/a# train/metadata.jsonl=rows:train/::{"file_name":"NAME","label":"LABEL"} '
      'test/b# test/metadata.jsonl=rows:test/::{"file_name":"NAME","label":"LABEL"}', "{split}/*", a_or_b),
     ('train/a# train/metadata.jsonl=rows:train/::{"file_name":"NAME","objects":{"bbox":[[14,10,28,20]],"category":["cat"]}}',

@@ -128,14 +128,10 @@ def _accounted(proposal: Reading, files: Files) -> Reading:
     left_out = "images of a test split have no labels, and are left out"
     remarks += [(0, f"{left_out}: {listed_files(sorted(unlabeled))}")] if unlabeled else []
     remarks += [*_about_splits(source, facts, files), *_about_samples(source, facts, files)]
-    return replace(
-        proposal,
-        source=source,
-        facts=facts,
-        checks=[*proposal.checks, *(text for share, text in remarks if share <= _FEW_WRONG)],
-        doubts=[*proposal.doubts, *(text for share, text in remarks if share > _FEW_WRONG)],
-        left=sorted({*left} - unlabeled),
-    )
+    checks = [*proposal.checks, *(text for share, text in remarks if share <= _FEW_WRONG)]
+    doubts = [*proposal.doubts, *(text for share, text in remarks if share > _FEW_WRONG)]
+    unexplained = sorted({*left} - unlabeled)
+    return replace(proposal, source=source, facts=facts, checks=checks, doubts=doubts, left=unexplained)
 
 
 def _fitted(proposal: Reading, files: Files) -> tuple[Any, Facts, list[tuple[float, str]]]:

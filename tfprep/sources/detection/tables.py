@@ -104,9 +104,8 @@ def _head(files: Files, path: str) -> _Head:
     stored = file_columns(files.root / path) if path.lower().endswith(".parquet") else []
     names = [name for name in column_names(files.root / path) if name.partition(".")[0] not in stored]
     if image := next(filter(image_suffix, names), ""):
-        raise SourceError(
-            f"{path}: the first line names {image!r}: write a line with the names of the columns above it"
-        )
+        rule = "write a line with the names of the columns above it"
+        raise SourceError(f"{path}: the first line names {image!r}: {rule}")
     columns: Mapping[str, Sequence[Any]] = next((rows.columns for rows in batches(files.root / path, names)), {})
     if stored:
         return _Head(path, columns, "image" if "image" in stored else stored[0], stored)
@@ -137,16 +136,15 @@ def _head(files: Files, path: str) -> _Head:
 def _proposals(files: Files, pattern: str, heads: Sequence[_Head]) -> Iterator[Reading]:
     """Yield the source of the tables of one pattern, if they hold something about their images."""
     named = [one for one in heads if one.image]
-    head = next((one for one in named if "train" in split_words(one.path)), named[0])
+    head = next((one for one in named if "train" in "".join(split_words(one.path))), named[0])
     needed = {c for c in head.columns if _plain(c) in _LABELS and c not in head.template.holes} or {*head.columns}
     kept = [one for one in named if needed <= {*one.columns}]
     others = [one for one in named if not needed <= {*one.columns}]
     images = {one.image for one in kept}
     images = images if len(images) == 1 else {split_form(image, True) for image in images}
     if len(images) != 1:
-        raise SourceError(
-            f"{kept[0].path} and {kept[1].path} name images in folders that differ in more than the split"
-        )
+        rule = "name images in folders that differ in more than the split"
+        raise SourceError(f"{kept[0].path} and {kept[1].path} {rule}")
     no_labels = [c for c in head.columns if _plain(c) not in _LABELS]
     said = {c: {split_form(text) == "{split}" for text in {*map(str, head.filled(c))}} for c in no_labels}
     by_column = [c for c, are_splits in said.items() if are_splits == {True}]
@@ -203,12 +201,8 @@ def _sources(files: Files, head: _Head, table: str, image: str, splits: Any, tar
     flags = tuple(c for c in targets if flag[c] and any(flag[c] <= pair for pair in _FLAGS))
     label: Any = next(iter(labels), None)
     if label is None and not fields and varied and not (len(flags) > 1 and set(varied) <= set(flags)):
-        label, cells = varied[0], [*map(str, head.filled(varied[0]))]
-        different = {*cells}
-        numbers = {*map(int, filter(str.isdecimal, different))}  # of classes they are 0, 1, 2, ... or 1, 2, 3, ...
-        are_classes = numbers in ({*range(len(different))}, {*range(1, len(different) + 1)}) or label in texts
-        are_groups = GROUP.fullmatch(f"{_plain(label).removesuffix('id')}1") or all(map(GROUP.fullmatch, different))
-        if len(varied) > 1 or not are_classes or are_groups or 2 * len(different) > len(cells):
+        label = varied[0]
+        if len(varied) > 1 or not _are_classes(label, [*map(str, head.filled(label))]):
             head.doubt(f"no column has the name of a label, and it may be {', '.join(varied[:6])} (label=)")
     separator = None if label is None else _separator(head, label, bool(declared))
     if label is None and not fields and varied:
@@ -225,6 +219,16 @@ def _sources(files: Files, head: _Head, table: str, image: str, splits: Any, tar
     splits = splits_for(table, label is not None) if splits is FRACTIONS else splits
     make: Any = partial(Table, table, image, label, fields, splits=splits, separator=separator)
     return [make(box_format=form) for _, form in boxes] or [make()]
+
+
+def _are_classes(column: str, cells: Sequence[str]) -> bool:
+    """Return True if the cells of a column come again as classes do, and are no numbers with gaps, patients or dates."""
+    different = {*cells}
+    numbers = {*map(int, filter(str.isdecimal, different))}
+    without_gap = numbers in ({*range(len(different))}, {*range(1, len(different) + 1)})
+    of_groups = GROUP.fullmatch(f"{_plain(column).removesuffix('id')}1") or all(map(GROUP.fullmatch, different))
+    are_texts = not all(map(_NUMBER.fullmatch, different))
+    return 2 * len(different) <= len(cells) and not of_groups and (without_gap or are_texts)
 
 
 def _masks_and_texts(files: Files, table: str, head: _Head, targets: Sequence[str]) -> dict[str, tuple[Kind, str]]:
@@ -264,12 +268,8 @@ def _separator(head: _Head, label: str, declared: bool) -> str | None:
             return separator
     if fractions := [value for value in values if re.fullmatch(r"-?\d*[.]\d*[1-9]\d*", str(value))]:
         head.doubt(f"{fractions[0]!r} and others in {label!r} are numbers with fractions, not classes")
-    different = len({*map(str, values)})
-    if (
-        not declared
-        and not any(isinstance(value, list) for value in values)
-        and not 1 < different < max(3, len(values))
-    ):
+    certain = declared or any(isinstance(value, list) for value in values)
+    if not certain and not 1 < len({*map(str, values)}) < max(3, len(values)):
         head.doubt(f"the values of {label!r} are all different or all the same, not like classes")
     words = Counter(word for cell in cells for word in {*cell.split()})
     if joined := [cell for cell in cells if any(words[word] > 1 for word in cell.split()[1:])]:
