@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tfprep.errors import SourceError
 from tfprep.sources.raw import Reference, open_raw, regular_file
-from tfprep.sources.source import class_name_fault
+from tfprep.sources.source import class_name_fault, key_of
 from tfprep.sources.staging import staged_files
 
 if TYPE_CHECKING:
@@ -320,7 +320,7 @@ def _classes(features: Any, column: str) -> tuple[str, ...] | None:
         isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and isinstance(feature.get("names"), list)
     ):
         return None
-    return tuple(map(str, feature["names"]))
+    return tuple(key_of(str(name)) for name in feature["names"])
 
 
 def _plain(feature: Any) -> Any:

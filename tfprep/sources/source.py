@@ -156,10 +156,10 @@ def constructor_text(options: Any) -> str:
 
 
 def check_classes(classes: Any, where: str) -> tuple[str, ...]:
-    """Return `classes` as a tuple; RecipeError unless it is a list of different names."""
+    """Return `classes` as a tuple, composed as keys are; RecipeError unless it is a list of different names."""
     if not isinstance(classes, tuple | list) or not all(isinstance(name, str) and name for name in classes):
         raise RecipeError(f"{where}: expected a tuple of class names; got {classes!r}")
-    names = tuple(classes)
+    names = tuple(map(key_of, classes))
     if fault := next(filter(None, map(class_name_fault, names)), ""):
         raise RecipeError(f"{where}: {fault}")
     twice = sorted({name for name in names if names.count(name) > 1})

@@ -43,3 +43,22 @@ def test_one_wrong_annotation_in_each_format(name, tmp_path):
     assert one["box_labels"].shape == (1,)
     with pytest.raises(BuildError, match="1 of 1 samples were rejected"):
         built(source(bad_annotations="reject", **options), root, tmp_path / "rejected")
+
+
+def test_one_class_in_two_spellings_of_unicode_is_one_class(tmp_path):
+    """A Mac writes an accent as a letter of its own; JSON may have spaces around a name."""
+    spelled = "caf\u00e9", "cafe\u0301"
+    shapes = [{"label": f"{name} ", "points": [[1, 2], [9, 2], [9, 8]]} for name in spelled]
+    objects = "".join(OBJECT.format(3, 9).replace("cat", name) for name in spelled)
+    files = {"a.json": json.dumps({"shapes": shapes}), "Annotations/a.xml": XML.format(objects)}
+    boxes = [{"image_id": 1, "category_id": number, "bbox": [1, 2, 3, 4]} for number in (1, 2)]
+    categories = [{"id": number, "name": name} for number, name in enumerate(spelled, 1)]
+    content = {"images": [{"id": 1, "file_name": "a.png"}], "annotations": boxes, "categories": categories}
+    root = folder(tmp_path, {"a.png": 1, "JPEGImages/a.png": 1, "coco/t.json": json.dumps(content), **files})
+    labelme, voc = sources.LabelMe("a", "a.json"), sources.Voc()
+    given = sources.Voc(classes=spelled[1:])
+    for source in (labelme, voc, sources.Coco("coco/t.json", "{file_name}"), given):
+        listing = source.scan(root)
+        assert listing.classes == {"box_labels": ("caf\u00e9",)}
+        ((objects,),) = [entry.values for entry in listing.entries]
+        assert [one["label"] for one in objects["objects"]] == [0, 0]

@@ -195,7 +195,7 @@ class CocoFile:
             if not isinstance(category, dict) or not isinstance(category.get("id"), int | float | str):
                 raise SourceError(f"{self.path}: a category is an object with an id and a name; got {category!r:.80}")
             name = category.get("name")
-            known = name.strip() if isinstance(name, str) else ""
+            known = key_of(name.strip()) if isinstance(name, str) else ""
             points = len(category.get("keypoints") or ())
             yield category["id"], (known if known and not class_name_fault(known) else None, points)
 

@@ -138,7 +138,7 @@ def _objects(source: LabelMe, data: bytes, path: str, numbers: dict[str, int], t
 def _label(shape: dict[str, Any]) -> str:
     """The class of a shape, without the spaces around it; "" without one."""
     label = shape.get("label")
-    return label.strip() if isinstance(label, str) else ""
+    return key_of(label.strip()) if isinstance(label, str) else ""
 
 
 def _corners_of(shape: dict[str, Any], kind: str) -> list[float]:

@@ -28,7 +28,7 @@ from tfprep.sources.cells import sorted_classes
 from tfprep.sources.folder import split_files
 from tfprep.sources.patterns import Companions, Holes, Pattern, compile_pattern
 from tfprep.sources.raw import text_lines
-from tfprep.sources.source import Listing
+from tfprep.sources.source import Listing, key_of
 from tfprep.sources.splits import Row
 
 VOC_CLASSES = (
@@ -170,4 +170,4 @@ def _tree(data: bytes, path: str) -> ElementTree.Element:
 
 def _text(element: ElementTree.Element | None, name: str) -> str:
     child = None if element is None else element.find(name)
-    return "" if child is None or child.text is None else child.text.strip()
+    return "" if child is None or child.text is None else key_of(child.text.strip())

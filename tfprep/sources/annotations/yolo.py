@@ -30,7 +30,7 @@ from tfprep.sources.annotations.objects import DRAWN, check_drawing
 from tfprep.sources.cells import path_cell
 from tfprep.sources.patterns import IMAGE_SUFFIXES, compile_pattern, literal, spelled, walk
 from tfprep.sources.raw import read_whole, text_lines
-from tfprep.sources.source import Listing, class_name_fault
+from tfprep.sources.source import Listing, class_name_fault, key_of
 from tfprep.sources.splits import Row
 
 _SPLITS = ("train", "val", "valid", "validation", "test")
@@ -257,7 +257,7 @@ def _names(path: Path, names: Any) -> tuple[str, ...]:
         names = [by_number.get(str(number)) for number in range(len(names))]
     if not names or not isinstance(names, list) or None in names:
         raise SourceError(f"{path}: names is a list, or all numbers from 0 with names")
-    found = tuple(map(str, names))
+    found = tuple(map(key_of, map(str, names)))
     fault = next(filter(None, map(class_name_fault, found)), "")
     if unquoted := [name for name in names if isinstance(name, bool)]:
         fault = f"a class name is {unquoted[0]}, as YAML reads yes, no, on and off: put names into quotation marks"
