@@ -10,7 +10,7 @@ import pytest
 
 from tests.sources.building import built, fields_of, picture, png
 from tfprep import sources
-from tfprep.errors import SourceError
+from tfprep.errors import SampleError, SourceError
 from tfprep.sources.patterns import HIDDEN
 
 NAMES = ("cat", "dog")
@@ -209,17 +209,23 @@ def entry_end(data):
         return archive.getmembers()[1].offset
 
 
-def test_a_damaged_deflated_member_is_rejected(tmp_path):
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_a_damaged_member_is_rejected(tmp_path, method):
     root = tmp_path / "data"
     root.mkdir()
-    with zipfile.ZipFile(root / "all.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(root / "all.zip", "w", method) as archive:
         for number in range(2):
             archive.writestr(f"{number}.png", content(number)["png"])
     (first, _) = sources.Archives("*.zip").scan(root).entries
     start = int(first.files[0].split("//")[1].split("+")[0])
     data = bytearray((root / "all.zip").read_bytes())
-    data[start : start + 50] = bytes(50)
+    if method == zipfile.ZIP_DEFLATED:
+        data[start : start + 50] = bytes(50)
+    else:
+        data[start + 100] ^= 1
     (root / "all.zip").write_bytes(data)
+    with pytest.raises(SampleError, match="the member is damaged: "):
+        sources.read_files(root, ("image",), first)
     fields, rejected = built(sources.Archives("*.zip"), root, tmp_path / "out")
     assert set(fields) == {"all.zip/1.png"}
     assert set(rejected) == {"all.zip/0.png"}

@@ -190,7 +190,8 @@ class _Sample(NamedTuple):
         member = self.members.get(ending.lower())
         if member is None:
             return Reference(self.archive, member=f"{self.key}.{ending}", missing=True)
-        return Reference(self.archive, member.start, member.bytes, member.deflated, path_cell(member.name))
+        place = member.start, member.bytes, member.deflated
+        return Reference(self.archive, *place, path_cell(member.name), crc=member.crc)
 
     def converted(self, root: Path, ending: str, holes: Holes, convert: Callable[..., Any], *options: Any) -> Any:
         """Return the value of the text of a member, of a value in a JSON member, or without an ending of the folder's label."""
@@ -247,12 +248,13 @@ _HIDDEN_MEMBER = re.compile(rf"(?:^|/)(?:{NOT_SHOWN.pattern})")
 
 
 class Member(NamedTuple):
-    """A file in an archive: its name, where its bytes are, and whether they are deflated."""
+    """A file in an archive: its name, where its bytes are, whether they are deflated, and the CRC-32 of its content in a zip."""
 
     name: str
     start: int
     bytes: int
     deflated: bool
+    crc: int | None = None
 
 
 def members(path: Path, tally: Counter[str]) -> Iterator[Member]:
@@ -309,4 +311,5 @@ def _zip_members(file: BinaryIO, tally: Counter[str]) -> Iterator[Member]:
             if mark != b"PK\x03\x04":
                 raise zipfile.BadZipFile(f"{info.filename!r} has no header of its own")
             start = info.header_offset + _LOCAL_HEADER.size + name + extra
-            yield Member(info.filename, start, info.compress_size, info.compress_type == zipfile.ZIP_DEFLATED)
+            is_deflated = info.compress_type == zipfile.ZIP_DEFLATED
+            yield Member(info.filename, start, info.compress_size, is_deflated, info.CRC)

@@ -1,9 +1,9 @@
 """Raw files: the names in a folder, the states of files, and the bytes of a reference.
 
 A reference is text, as the entries of a listing hold it: `cat/1.jpg` is a file below the root. A part of a file has the first
-byte, the number of bytes (with `z` if they are deflated), and the name of the member, as in
-`shards/a.tar//1536+20480//cat/1.jpg`. Paths of sources never hold two slashes in a row, so that no file has such a name. An
-absolute path is that of a copy on this machine (`tfprep.sources.staging`).
+byte, the number of bytes (with `z` if they are deflated), in a zip file the CRC-32 of the content, and the name of the member, as
+in `shards/a.tar//1536+20480//cat/1.jpg` and `a.zip//37+2048z#1c291ca3//cat/1.jpg`. Paths of sources never hold two slashes in a
+row, so that no file has such a name. An absolute path is that of a copy on this machine (`tfprep.sources.staging`).
 
 Raw files are on this machine. Only datasets are read at URLs (`tfprep.dataset.Records`): their references name files below a root
 that is a URL, or objects by their own, such as `s3://bucket/a.tfrecord//57+2048//key`.
@@ -147,17 +147,18 @@ def read_raw(root: Path, text: str, most_bytes: int = MAX_FILE_BYTES) -> bytes:
     if len(data) != reference.bytes:
         lost = reference.bytes - len(data)
         raise SampleError(f"the container ends {lost} bytes before the member does; it was cut short")
-    if not reference.deflated:
-        return data
-    inflate = zlib.decompressobj(-zlib.MAX_WBITS)
-    try:
-        content = inflate.decompress(data, most_bytes + 1)
-    except zlib.error as error:
-        raise SampleError(f"the member is damaged: {error}") from error
-    check(len(content))
-    if not inflate.eof:
-        raise SampleError("the member is damaged: its compressed data has no end")
-    return content
+    if reference.deflated:
+        inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+        try:
+            data = inflate.decompress(data, most_bytes + 1)
+        except zlib.error as error:
+            raise SampleError(f"the member is damaged: {error}") from error
+        check(len(data))
+        if not inflate.eof:
+            raise SampleError("the member is damaged: its compressed data has no end")
+    if reference.crc not in (None, zlib.crc32(data)):
+        raise SampleError("the member is damaged: its checksum is wrong")
+    return data
 
 
 def file_system_of(root: Path) -> str:
@@ -257,6 +258,7 @@ class Reference(NamedTuple):
         deflated: Whether the part is deflated, as members of zip files are.
         member: The name of the member of an archive; "" for a whole file.
         missing: True if the member is expected and not there: its sample is rejected when it is read.
+        crc: The CRC-32 of the content, where the archive gives it.
     """
 
     file: str
@@ -265,13 +267,15 @@ class Reference(NamedTuple):
     deflated: bool = False
     member: str = ""
     missing: bool = False
+    crc: int | None = None
 
     def __str__(self) -> str:
         if self.missing:
             return f"{self.file}{_MARK}{_NOT_THERE}{_MARK}{self.member}"
         if self.bytes is None:
             return self.file
-        return f"{self.file}{_MARK}{self.start}+{self.bytes}{'z' * self.deflated}{_MARK}{self.member}"
+        crc = "" if self.crc is None else f"#{self.crc:08x}"
+        return f"{self.file}{_MARK}{self.start}+{self.bytes}{'z' * self.deflated}{crc}{_MARK}{self.member}"
 
 
 def parse_reference(text: str) -> Reference:
@@ -285,5 +289,6 @@ def parse_reference(text: str) -> Reference:
     place, _, member = text[end + len(_MARK) :].partition(_MARK)
     if place == _NOT_THERE:
         return Reference(text[:end], member=member, missing=True)
+    place, _, crc = place.partition("#")
     start, _, size = place.removesuffix("z").partition("+")
-    return Reference(text[:end], int(start), int(size), place.endswith("z"), member)
+    return Reference(text[:end], int(start), int(size), place.endswith("z"), member, crc=int(crc, 16) if crc else None)
