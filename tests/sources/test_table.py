@@ -238,6 +238,15 @@ def test_fractions_by_group(tmp_path):
         assert len({(row["patient"], entry.split) for row, entry in zip(content, entries, strict=True)}) == 50
 
 
+def test_rows_of_one_image_are_not_drawn_into_two_splits(tmp_path):
+    """As captions, of which each image has several."""
+    content = [{"file": f"{n // 5}.jpg", "id": n} for n in range(100)]
+    with pytest.raises(SourceError, match=r"rows of \d+.jpg would be in (train|val) and in .*group_by"):
+        table(tmp_path, content, key="id", splits=Fractions(train=0.5, val=0.5))
+    entries = table(tmp_path, content, key="id", splits=Fractions(train=0.5, val=0.5, group_by="file"))
+    assert len({(entry.files, entry.split) for entry in entries}) == 20
+
+
 BAD_ROWS = [
     ({"file": None}, {}, r"row 2, 'image': it is empty; fill it in or take the row out"),
     ({"file": ""}, {}, r"row 2, 'image': it is empty"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -119,7 +119,9 @@ class Table:
         if self._pattern().holes:
             files = split_files(root, self.table, self.splits, "table", tally)
         rows = _Rows(self, root, [(path, holes["split"]) for path, holes in files])
-        return listing_of(self, tuple(rows.files), tuple(rows.values), rows.classes, rows.all, passed_over=tally)
+        listing = listing_of(self, tuple(rows.files), tuple(rows.values), rows.classes, rows.all, passed_over=tally)
+        is_drawn = self.key is not None and isinstance(self.splits, Fractions)
+        return replace(listing, entries=_in_one_split(listing.entries)) if is_drawn else listing
 
     def _pattern(self) -> Pattern:
         return compile_pattern(self.table, "Table: table")
@@ -142,6 +144,17 @@ class Table:
         return () if self.label is None or "boxes" in self.kinds().values() else ("label",)
 
     __repr__ = constructor_text
+
+
+def _in_one_split(entries: Iterator[Entry]) -> Iterator[Entry]:
+    """Yield the entries. SourceError if an image of several rows is in two splits."""
+    splits: dict[int, str] = {}
+    for entry in entries:
+        other = splits.setdefault(hash(entry.files[0]), entry.split)
+        if other != entry.split:
+            rule = f"rows of {entry.files[0]} would be in {other} and in {entry.split}"
+            raise SourceError(f"{rule}; keep the rows of an image together with Fractions(group_by=...), a column")
+        yield entry
 
 
 class _Rows:
