@@ -273,6 +273,14 @@ def test_an_error_does_not_print_a_long_value(value):
     assert "characters left out" in str(raised.value)
 
 
+def test_no_check_is_an_assert_that_python_leaves_out():
+    """`python -O` has no asserts: they state what is known, and call nothing that checks data."""
+    for name, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.Assert) and isinstance(node.test, ast.Attribute | ast.Call):
+                assert getattr(getattr(node.test, "func", None), "id", "") == "isinstance", (name, node.lineno)
+
+
 def test_every_test_file_is_collected(request):
     """A plain `pytest` would not report a folder that it skips."""
     skipped, names = (request.config.getini(option) for option in ("norecursedirs", "python_files"))

@@ -20,7 +20,6 @@ from tfprep.dataset.locations import Locations
 from tfprep.dataset.manifest import (
     AddedFields,
     FieldInfo,
-    FileDigest,
     FileInfo,
     Manifest,
     SplitInfo,
@@ -283,8 +282,7 @@ class Dataset:
         if not 0 <= variant < info.variants:
             raise DatasetError(f"split {split!r} has {info.variants} variants, numbered from 0; there is no {variant}")
         with self._named_if_removed():
-            assert self._checked_index
-            return read_index(self.path, self.manifest, split, variant, columns, first)
+            return read_index(self._checked_folder, self.manifest, split, variant, columns, first)
 
     def locations(self, split: str, variants: range) -> Locations:
         """Return where the records of these variants are.
@@ -378,8 +376,8 @@ class Dataset:
             raise
 
     @cached_property
-    def _checked_index(self) -> FileDigest:
-        """The digest of the index. It is compared with the file once, which never changes."""
+    def _checked_folder(self) -> Path:
+        """The folder of the index, which is compared with its digest once: it never changes."""
         path, expected = self.path / INDEX, self.manifest.files[INDEX]
         try:
             found = crc32c_of(path), file_size(path)
@@ -392,7 +390,7 @@ class Dataset:
                 f"{path} is not the index that {MANIFEST} was written with: it is damaged, or comes from another build; "
                 f"copy the whole dataset again, or {self.manifest.fix}"
             )
-        return expected
+        return self.path
 
 
 def open_dataset(path: PathOrUrl, version: int | None = None) -> Dataset:

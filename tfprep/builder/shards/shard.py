@@ -230,7 +230,7 @@ class BuildContext:
 def open_work(context: BuildContext) -> Callable[[ShardTask, Mark], dict[str, Any]]:
     """Return the function that runs the tasks of a worker. Raises RecipeError if the recipe is not the one of the plan."""
     cv2.setNumThreads(0)
-    assert context.recipe
+    context.recipe.check_files()
     if context.layout.at_store:
         context.layout.make()  # The scratch folder of another machine is not there yet.
     return partial(run_task, context)
