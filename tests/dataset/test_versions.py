@@ -163,8 +163,9 @@ def test_older_versions_are_opened_by_number_and_by_folder(publish, tmp_path):
         assert (data.path, data.version.number, data.version.root) == (out / "v0001", 1, out)
         assert int(next(data.samples("train"))["clicks"][0, 0, 0]) == 0
     assert find_version(out, 2).path == out / "v0002"
-    with pytest.raises(DatasetError, match="has no version 9; it has 1, 2, 3"):
-        tfprep.open(out, version=9)
+    for number in (9, "3", -1):
+        with pytest.raises(DatasetError, match=f"has no version {number!r}; it has 1, 2, 3"):
+            tfprep.open(out, version=number)
     for keep, removed in enumerate([[1, 2], [1], [], [], []]):
         assert list(clean(out, keep=keep).versions) == removed, keep
 

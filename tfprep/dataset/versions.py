@@ -139,13 +139,12 @@ def find_version(path: PathOrUrl, number: int | None = None) -> Version:
     if not is_remote(folder) and os.path.isfile(folder):
         raise DatasetError(f"{folder} is a file; open the dataset's folder, {folder.parent}")
     if number is not None:
-        version = Version(folder, number, version_folder(folder, number), is_chosen=True)
-        if size_of(version.path / MANIFEST) is None:
-            known = ", ".join(map(str, version_numbers(folder))) or "none"
-            raise DatasetError(
-                f"{folder} has no version {number!r}; it has {known}. Builds keep older ones with --keep"
-            )
-        return version
+        if hasattr(number, "__index__"):
+            version = Version(folder, number, version_folder(folder, number), is_chosen=True)
+            if size_of(version.path / MANIFEST) is not None:
+                return version
+        known = ", ".join(map(str, version_numbers(folder))) or "none"
+        raise DatasetError(f"{folder} has no version {number!r}; it has {known}. Builds keep older ones with --keep")
     try:
         return current_version(folder)
     except DatasetError as error:
