@@ -207,7 +207,7 @@ class SampleMaker:
                 for suffix, feature in codec.encode(value).items():
                     features[name + suffix] = feature
                 specs[name] = spec = codec.spec(self.all_kinds[name], value)
-                if spec.kind == "image" and spec.dtype.startswith("float") and not np.isfinite(value).all():
+                if spec.kind == "image" and "float" in spec.dtype and not np.isfinite(value).all():
                     raise SampleError(
                         "the image holds NaN or infinity, so that it has no mean; repair it, or leave it out"
                     )

@@ -104,6 +104,8 @@ def expected_of(forms: FieldForms, common: Mapping[str, str]) -> dict[str, str]:
 
 _CV_CHANNELS = 4
 """Number of channels that OpenCV's statistics take at once."""
+_CV_DTYPES = ("uint8", "uint16", "float32", "float64")
+"""Those of which all versions of OpenCV take statistics."""
 _FEW = 64
 """Numbers that are counted one by one: for a label among a thousand classes, `bincount` would make a thousand zeros a sample."""
 
@@ -130,7 +132,9 @@ def image_moments(image: Array) -> Moments:
     OpenCV adds whole numbers and divides them at the end; multiplied back and rounded, they are exact. Of four channels of 8 bits
     it adds several pixels at a time, of three it does not: a fourth makes it three times as fast.
     """
-    channels = image.shape[2]
+    channels, is_whole = image.shape[2], image.dtype.kind in "biu"
+    if image.dtype.name not in _CV_DTYPES:
+        image = image.astype(np.float64)
     if channels == 3 and image.dtype == np.uint8:
         image = cv2.cvtColor(image, cv2.COLOR_RGB2RGBA)
     pixels, groups = image.shape[0] * image.shape[1], []
@@ -138,8 +142,8 @@ def image_moments(image: Array) -> Moments:
         groups.append(np.hstack(cv2.meanStdDev(image[:, :, first : first + _CV_CHANNELS])))
     means, deviations = np.concatenate(groups)[:channels].T
     sums = np.stack([means, deviations * deviations + means * means]) * pixels
-    whole = sums if image.dtype.kind == "f" else np.rint(sums).astype(np.int64)
-    return Moments(pixels, *map(tuple, whole.tolist()))
+    exact = np.rint(sums).astype(np.int64) if is_whole else sums
+    return Moments(pixels, *map(tuple, exact.tolist()))
 
 
 def class_counts(value: Any, classes: int) -> dict[int, int]:
