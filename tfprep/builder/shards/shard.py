@@ -131,11 +131,12 @@ class Inputs:
             raise
         sha256, image_digest = hashlib.sha256(), b""
         for number, (name, data) in enumerate(raw.items()):
-            sha256.update(len(data).to_bytes(8, "little"))
+            size = len(data).to_bytes(8, "little")
+            sha256.update(size)
             sha256.update(data)
             if name == self.image:
                 # So far the digest of the first file is its own: an image that comes first is digested once.
-                image_digest = digest_of_file(data) if number else sha256.copy().digest()[:16]
+                image_digest = (hashlib.sha256(size + data) if number else sha256.copy()).digest()[:16]
         sha256.update(json.dumps(values).encode())
         parts = {**raw, **dict(zip(self.values, values, strict=True))}
         return RawSample(parts, sha256.digest()[:16], image_digest)
@@ -150,11 +151,6 @@ class Inputs:
     def path_of(self, name: str, files: Sequence[str]) -> str:
         """Return the file of a field, or the first file of the sample."""
         return files[self.files.index(name)] if name in self.files else next(iter(files), "")
-
-
-def digest_of_file(data: bytes) -> bytes:
-    """Return 16 bytes of SHA-256 of a file's size and content."""
-    return hashlib.sha256(len(data).to_bytes(8, "little") + data).digest()[:16]
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:
