@@ -62,9 +62,10 @@ def index_command(
         text.print_json(_plain(report, seconds))
     elif not quiet:
         from tfprep.dataset.imported.shards import root_of
+        from tfprep.dataset.versions import version_folder
 
         manifest = report.manifest
-        root = root_of(report.out, manifest)
+        root = root_of(version_folder(report.out, 1), manifest)
         place = os.path.normpath(root) if isinstance(root, Path) else str(root)
         rows = [("split", "samples", "shards", "size")]
         fields = [("field", "feature", "kind", "shape", "dtype", "where, balance")]

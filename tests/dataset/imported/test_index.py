@@ -400,7 +400,9 @@ def test_shards_that_the_names_of_others_speak_of_are_named(tmp_path, capsys):
     for pattern, expected in (("?-*", missing), ("y-*", []), ("x-00001-of-*", rest), ("*-w-*", ["w-00001-of-00003"])):
         assert sorted(index_tfrecords(tmp_path / pattern, "train", tmp_path / "out").missing) == expected
     status_of("index", tmp_path / "x*", "--split", "train", "--out", tmp_path / "out")
-    assert f"2 shards are missing, by the names of the others: {', '.join(missing)}" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"2 shards are missing, by the names of the others: {', '.join(missing)}" in printed
+    assert f"out: a dataset of the TFRecords in {tmp_path}\n" in printed
 
 
 def test_new_shards_may_change_shapes(tmp_path):
