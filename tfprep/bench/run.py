@@ -258,17 +258,6 @@ def _whole(spread: Spread) -> str:
 # --- the result as a page
 
 
-@dataclass(frozen=True)
-class Bar:
-    """A bar from 0 to the median rate, and its range over the rounds, in percent of the axis."""
-
-    name: str
-    value: str
-    length: float
-    least: float
-    greatest: float
-
-
 def bench_page(bench: Bench) -> str:
     """Return one offline page of HTML."""
     cached = " from its cache" if bench.uncached == FIRST_EPOCH else ""
@@ -276,11 +265,5 @@ def bench_page(bench: Bench) -> str:
     if cached:
         rates["tfprep in the first epoch"] = bench.rounds.images_per_s(FIRST_EPOCH)
     rates |= {name: bench.rounds.images_per_s(name) for name in bench.baselines}
-    percent = 100 / max(rate.greatest for rate in rates.values())
-    bars = [
-        Bar(name, f"{rate.median:,.0f}", rate.median * percent, rate.least * percent, rate.greatest * percent)
-        for name, rate in rates.items()
-    ]
-    axis = [f"{mark / percent:,.0f}" for mark in (0, 25, 50, 75, 100)]
-    title = f"Bench of {bench.folder}, {bench.split}"
-    return render("bench/page.html.j2", title=title, axis=axis, bars=bars, text="\n".join(lines(bench)))
+    most, title = max(rate.greatest for rate in rates.values()), f"Bench of {bench.folder}, {bench.split}"
+    return render("bench/page.html.j2", title=title, rates=rates, percent=100 / most, text="\n".join(lines(bench)))

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from tfprep.bench.forms import FormTable
     from tfprep.bench.rounds import Candidate
     from tfprep.builder import BuildSummary
-    from tfprep.demo.train import Learned
 
 
 @click.command("bench")
@@ -258,7 +257,7 @@ def demo_command(out: Path, scenes: int, steps: int, only_data: bool, as_json: b
     rates = _compare(raw, built, say)
     say(f"The demo took {units.duration(time.monotonic() - started)}. See {picture}. Next: tfprep init YOUR_FOLDER")
     if as_json:
-        text.print_json({"build": asdict(summary), "training": asdict(learned), "rates": rates, "sheet": picture})
+        text.print_json({"build": asdict(summary), "training": learned, "rates": rates, "sheet": picture})
 
 
 def _make(raw: Path, scenes: int, say: Say) -> int:
@@ -284,7 +283,7 @@ def _build(raw: Path, built: Path, say: Say) -> BuildSummary:
     return summary
 
 
-def _train(built: Path, steps: int, say: Say, quiet: bool) -> Learned:
+def _train(built: Path, steps: int, say: Say, quiet: bool) -> dict[str, float]:
     from tqdm import tqdm
 
     from tfprep.demo.train import BATCH, train
@@ -296,8 +295,8 @@ def _train(built: Path, steps: int, say: Say, quiet: bool) -> Learned:
     with tqdm(total=steps, unit=" steps", disable=quiet or None, leave=False) as bar:
         learned = train(open_data(built), steps, lambda step, loss: bar.update())
     say(
-        f"   loss {learned.first_loss:.3f} at the start, {learned.last_loss:.3f} at the end; "
-        f"IoU on validation scenes {learned.held_out_iou:.2f}"
+        f"   loss {learned['first_loss']:.3f} at the start, {learned['last_loss']:.3f} at the end; "
+        f"IoU on validation scenes {learned['held_out_iou']:.2f}"
     )
     return learned
 

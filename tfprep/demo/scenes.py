@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -27,15 +26,8 @@ _SOFT_PX = 0.7
 """Width, in pixels, over which the edge of an object is blended with the ground, as a lens would show it."""
 
 
-@dataclass(frozen=True)
-class Scene:
-    """A drawn photo.
-
-    Attributes:
-        image: uint8 [H, W, 3].
-        mask: The class of each pixel, uint8 [H, W].
-        boxes: Of each object that can be seen: its class, and x, y, width and height of its visible pixels.
-    """
+class Scene(NamedTuple):
+    """A drawn photo, with the class of each pixel; and of each object that can be seen its class, x, y, width and height."""
 
     image: ImageArray
     mask: Array

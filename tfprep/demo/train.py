@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from tfprep.demo.scenes import LEAF
@@ -12,24 +11,12 @@ from tfprep.load import Data
 BATCH = 16
 
 
-@dataclass(frozen=True)
-class Learned:
-    """The result of training.
+def train(data: Data, steps: int, on_step: Callable[[int, float], None]) -> dict[str, float]:
+    """Train for `steps` steps of 16 scenes; `on_step` is called with the number of each step and its loss.
 
-    Attributes:
-        steps: Number of training steps.
-        first_loss, last_loss: Mean loss of the first and of the last ten steps.
-        held_out_iou: Intersection over union of leaves on the validation scenes.
+    Returns:
+        The mean losses of the first and of the last ten steps, and the intersection over union of leaves on validation scenes.
     """
-
-    steps: int
-    first_loss: float
-    last_loss: float
-    held_out_iou: float
-
-
-def train(data: Data, steps: int, on_step: Callable[[int, float], None]) -> Learned:
-    """Train for `steps` steps of 16 scenes; `on_step` is called with the number of each step and its loss."""
     import keras
 
     keras.utils.set_random_seed(0)
@@ -56,7 +43,8 @@ def train(data: Data, steps: int, on_step: Callable[[int, float], None]) -> Lear
         either += int((predicted | target).sum())
     iou = both / either
     loader.close()
-    return Learned(steps, sum(losses[:10]) / 10, sum(losses[-10:]) / 10, iou)
+    first, last = (sum(ten) / 10 for ten in (losses[:10], losses[-10:]))
+    return {"steps": steps, "first_loss": first, "last_loss": last, "held_out_iou": iou}
 
 
 def _leaf(x: Any, mask: Any) -> tuple[Any, Any]:

@@ -20,10 +20,9 @@ import re
 import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -44,16 +43,8 @@ _ROW_GROUP = 100
 _FILE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 
-@dataclass(frozen=True)
-class StoredSample:
-    """One sample of one variant.
-
-    Attributes:
-        key: Its key.
-        shard: The number of its shard.
-        values: NumPy values and texts by field.
-        files: Bytes and suffix of the fields that become image files.
-    """
+class StoredSample(NamedTuple):
+    """One sample of one variant: NumPy values and texts by field, and bytes and suffix of those that become image files."""
 
     key: str
     shard: int
