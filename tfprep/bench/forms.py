@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -115,10 +115,6 @@ class FormTable:
     predictions: tuple[Prediction, ...]
     left_out: Mapping[str, str]
     busy: str
-
-    def as_json(self) -> dict[str, Any]:
-        """Return all figures."""
-        return asdict(self)
 
 
 def compare_forms(

@@ -171,7 +171,7 @@ def _forms(recipe: Path, as_json: bool, flags: dict[str, Any]) -> int:
             load_recipe(recipe), root, Path(scratch), samples=flags["samples"], split=flags["split"] or "train",
             budget=Budget(flags["rounds"], flags["seconds"], 0.5, 2), on_progress=lambda line: text.echo(line, err=True),
         )  # fmt: skip
-    text.print_result(as_json, forms.as_json(), _form_lines(forms))
+    text.print_result(as_json, asdict(forms), _form_lines(forms))
     return 0
 
 

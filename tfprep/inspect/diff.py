@@ -67,13 +67,15 @@ class Difference:
         return not (any(count.count for count in counts) or self.fields or self.variants)
 
 
-def compare(old: Dataset, new: Dataset, most_keys: int = 1000) -> Difference:
-    """Compare two datasets.
+_MOST_KEYS = 1000
+
+
+def compare(old: Dataset, new: Dataset) -> Difference:
+    """Compare two datasets; of each kind of difference the first 1,000 keys are listed, and all counted.
 
     Args:
         old: The first dataset.
         new: The second.
-        most_keys: The number of keys to list of each kind; counts cover all.
 
     Raises:
         DatasetError: An index cannot be read, or one dataset is built and the other imported.
@@ -94,11 +96,11 @@ def compare(old: Dataset, new: Dataset, most_keys: int = 1000) -> Difference:
     same = np.setdiff1d(both, raw)
     recipe = same[a.record[place[same]] != b.record[same]]
     return Difference(
-        added=_listed(b.keys, added, most_keys),
-        removed=_listed(a.keys, removed, most_keys),
-        moved=dict(_moved(a, b, place, both, most_keys)),
-        raw_changed=_listed(b.keys, raw, most_keys),
-        recipe_changed=_listed(b.keys, recipe, most_keys),
+        added=_listed(b.keys, added),
+        removed=_listed(a.keys, removed),
+        moved=dict(_moved(a, b, place, both)),
+        raw_changed=_listed(b.keys, raw),
+        recipe_changed=_listed(b.keys, recipe),
         samples={name: (_size(old, name), _size(new, name)) for name in dict.fromkeys([*old.splits, *new.splits])},
         variants=_unequal({n: s.variants for n, s in old.splits.items()}, {n: s.variants for n, s in new.splits.items()}, 0),
         fields=_unequal(_field_texts(old), _field_texts(new), None),
@@ -139,15 +141,15 @@ def _equal(a: pa.ChunkedArray, rows_a: Array, b: pa.ChunkedArray, rows_b: Array)
     return np.asarray(pc.equal(a.take(pa.array(rows_a)), b.take(pa.array(rows_b))).to_numpy(), bool)
 
 
-def _listed(keys: pa.ChunkedArray, rows: Array, most: int) -> KeyList:
-    return KeyList(len(rows), tuple(keys.take(pa.array(rows[:most])).to_pylist()))
+def _listed(keys: pa.ChunkedArray, rows: Array) -> KeyList:
+    return KeyList(len(rows), tuple(keys.take(pa.array(rows[:_MOST_KEYS])).to_pylist()))
 
 
-def _moved(a: _Samples, b: _Samples, place: Array, both: Array, most: int) -> Iterator[tuple[str, KeyList]]:
+def _moved(a: _Samples, b: _Samples, place: Array, both: Array) -> Iterator[tuple[str, KeyList]]:
     rows = both[~_equal(a.splits, place[both], b.splits, both)]
     names = [f"{a.splits[int(place[row])]} -> {b.splits[row]}" for row in rows.tolist()]
     for name in dict.fromkeys(names):
-        yield name, _listed(b.keys, rows[[other == name for other in names]], most)
+        yield name, _listed(b.keys, rows[[other == name for other in names]])
 
 
 def _size(data: Dataset, split: str) -> int:

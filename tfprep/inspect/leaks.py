@@ -12,6 +12,7 @@ import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -311,15 +312,11 @@ def _differ(one: Array, other: Array) -> Array:
     return np.asarray((one != other) & (one >= 0) & (other >= 0))
 
 
-@dataclass(frozen=True)
-class _Links:
-    """Pairs of groups of equal hashes whose pictures are alike; arrays [n].
+class _Links(NamedTuple):
+    """Pairs of groups of equal hashes whose pictures are alike, arrays [n].
 
-    Attributes:
-        first, second: The groups.
-        bits: In how many bits the hashes differ in the orientation.
-        orientation: Index of `ORIENTATIONS`: the second group against the first.
-        correlation: Of the thumbnails; NaN where they were not compared.
+    `orientation` is an index of `ORIENTATIONS`, the second group against the first, in which the hashes differ in `bits`;
+    `correlation`, of the thumbnails, is NaN where they were not compared.
     """
 
     first: Array

@@ -8,7 +8,7 @@ cropped by 5 %, 95 % correlate by 0.65 or more; of 40 million pairs of disjoint 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,14 +32,8 @@ _SIMPLE_BITS, _SIMPLE_CORRELATION = 4, 0.9
 """Bits of the hash and correlation of two pictures of little detail that are called alike, in one orientation."""
 
 
-@dataclass(frozen=True)
-class Thumbnail:
-    """A gray thumbnail.
-
-    Attributes:
-        gray: uint8 [64, 64], whatever the proportions of the picture.
-        detail: Effective share of its center that has detail, from 0 (plain) to 1.
-    """
+class Thumbnail(NamedTuple):
+    """uint8 [64, 64], whatever the proportions of the picture; and the share of its center that has detail, 0 (plain) to 1."""
 
     gray: Array
     detail: float
