@@ -9,7 +9,7 @@ import pytest
 
 import tfprep
 from tests.conftest import smooth, write_dataset
-from tests.load.batches import batches, check_every_way
+from tests.load.batches import batches, check_every_way, overwrite
 from tests.photos import save
 from tfprep import Recipe, augment, codecs, derive, sources
 from tfprep.builder import BuildOptions
@@ -538,12 +538,13 @@ def draws_only(sample, draws):
     return draws.random(3)
 
 
-@pytest.mark.parametrize("fields", [["x"], ["x", "label"]])
-def test_a_derived_input_may_read_no_field(make_dataset, fields):
-    """Also where the index has all others, so that no record is read."""
-    data = tfprep.open(make_dataset(samples={"train": 9}, fields=["label", "image"]).path)
-    derived = {"x": derive.Own(draws_only, "scalar", reads=[])}
-    for position, batch in enumerate(batches(data, 4, batch_size=1, seed=SEED, fields=fields, derive=derived)):
+@pytest.mark.parametrize(("fields", "reads"), [(["x"], []), (["x", "label"], []), (["x"], ["image"])])
+def test_a_derived_input_may_read_no_field_and_the_first_record_may_be_damaged(make_dataset, fields, reads):
+    """Also where the index has all others, so that no record would be read."""
+    made = make_dataset(samples={"train": 9}, fields=["label", "image"])
+    overwrite(next(made.path.glob("*00000-of*")), 20, b"\0")
+    options = {"derive": {"x": derive.Own(draws_only, "scalar", reads=reads)}, "fields": fields, "on_bad": "skip"}
+    for position, batch in enumerate(batches(tfprep.open(made.path), 4, batch_size=1, seed=SEED, **options)):
         np.testing.assert_array_equal(batch["x"][0], drawn(position, "derive/x").random(3).astype(np.float32))
 
 

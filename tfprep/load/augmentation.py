@@ -22,8 +22,8 @@ from tfprep.augment.geometry import RandomResizedCrop
 from tfprep.augment.transform import GeometryOp, Transform, effects_of, scaling, translation
 from tfprep.codecs import Scalar
 from tfprep.derive.inputs import reads_of
-from tfprep.errors import BuildError, LoaderError, RecipeError, SampleError
-from tfprep.fields import EFFECTS, RASTER_KINDS, FieldSpec, Kind, Size
+from tfprep.errors import BuildError, LoaderError, RecipeError, RecordError, SampleError
+from tfprep.fields import EFFECTS, RASTER_KINDS, FieldSpec, Kind, Sample, Size
 from tfprep.load.order.permutation import generator_at
 from tfprep.load.outputs import Output, Outputs, mapped
 from tfprep.recipe.checks import check_inputs
@@ -166,7 +166,7 @@ def derived_specs(
             )
         needed |= mine
     try:
-        sample = next(iter(sources[0].dataset.samples(sources[0].split, 0, [0], sorted(needed))))
+        sample = _readable_sample(sources[0], sorted(needed))
         stages = Stages({name: kinds[name] for name in needed}, derive=derived)
         made = stages.make(sample, lambda step: generator_at(0, step, 0))
     except (SampleError, BuildError) as error:
@@ -174,6 +174,17 @@ def derived_specs(
     size = next((stored[name].shape[:2] for name in sorted(needed) if kinds[name] in RASTER_KINDS), None)
     made_specs = {name: _spec_of(getattr(op, "kind", "map"), made[name], size) for name, op in derived.items()}
     return made_specs, frozenset(needed)
+
+
+def _readable_sample(source: SplitRows, names: Sequence[str]) -> Sample:
+    """The first sample whose record is not damaged: what becomes of one that is, `on_bad` says when it is read."""
+    error: Exception = LoaderError(f"{source.name} has no samples")
+    for row in range(min(source.samples, _TRIES)):
+        try:
+            return next(iter(source.dataset.samples(source.split, 0, [row], names)))
+        except RecordError as damaged:
+            error = damaged
+    raise error
 
 
 def _spec_of(kind: Kind, value: Any, size: Sequence[int | None] | None) -> FieldSpec:

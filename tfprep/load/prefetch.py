@@ -131,8 +131,8 @@ class Prefetcher:
         batch = filling.future.result()
         counts = self._pipeline.counts
         counts["batches"] += 1
-        counts["samples"] += batch.samples
-        counts["bytes_delivered"] += batch.nbytes
+        counts["samples"] += len(next(iter(batch.values.values())))
+        counts["bytes_delivered"] += sum([getattr(value, "nbytes", 0) for value in batch.values.values()])
         self.step += 1  # first: after Ctrl-C in one of the calls, the caller sees that this is not its step
         self._window.popleft()
         self._advance()

@@ -210,18 +210,13 @@ class BatchSlots:
         sizes = {output.name: batch_rows * output.row_bytes for output in outputs if output.has_array}
         self._slots = {name: ArraySlots(size, keep, shared) for name, size in sizes.items() if size >= least}
         self._copied = [name for name in self._slots if sizes[name] < RECYCLED_BYTES]
-        self._forms: dict[int, list[Output]] = {}
 
     def arrays(self, rows: int, form: int = 0) -> dict[str, Any]:
         """Arrays of arbitrary content for a batch of `rows` rows, of this form."""
-        if form not in self._forms:
-            self._forms[form] = [output.of_form(form) for output in self._outputs]
         arrays: dict[str, Any] = {}
-        for output in self._forms[form]:
-            slots = self._slots.get(output.name)
-            arrays[output.name] = (
-                output.empty(rows) if slots is None else slots.take((rows, *output.fixed_shape), output.dtype)
-            )
+        for output in [output.of_form(form) for output in self._outputs]:
+            shape, slots = (rows, *output.fixed_shape), self._slots.get(output.name)
+            arrays[output.name] = output.empty(rows) if slots is None else slots.take(shape, output.dtype)
         return arrays
 
     def finish(self, values: dict[str, Any]) -> None:

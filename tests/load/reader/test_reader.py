@@ -197,38 +197,6 @@ def test_memory_beyond_the_limit_is_given_back():
     assert not np.shares_memory(again, view)
 
 
-CYCLES = """
-import gc, sys, threading, time
-import tfprep
-loader = tfprep.open(sys.argv[1]).numpy_loader("train", 8, cache=False, workers="threads").repeat()
-
-class Trainer:
-    def __init__(self):
-        self.batches = iter(loader)
-        self.callback = self.step  # the cycle: only the garbage collector ends it
-
-    def step(self):
-        return next(self.batches)
-
-gc.set_threshold(100, 5, 5)  # collections in all threads, also in reading threads that have a lock
-for number in range(int(sys.argv[2])):
-    Trainer().step()
-del loader
-end = time.monotonic() + 60
-while threading.active_count() > 1 and time.monotonic() < end:
-    gc.collect()  # again and again: it does nothing while another thread collects
-    time.sleep(0.01)
-print(threading.active_count(), "thread left")
-"""
-
-
-def test_iterators_in_cycles_are_collected_in_any_thread(photos):
-    """A finaliser that takes the reader's lock would deadlock in a thread that already has it."""
-    command = [sys.executable, "-c", CYCLES, str(photos.path), "20"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.stdout == "1 thread left\n", done.stderr
-
-
 FEW_DESCRIPTORS = """
 import resource, sys
 import tfprep

@@ -44,15 +44,6 @@ class Batch:
     fetched: Fetched | None = None
     """What was fetched from URLs for its rows."""
 
-    @property
-    def samples(self) -> int:
-        """The number of samples that a full batch delivers."""
-        return len(next(iter(self.values.values())))
-
-    @property
-    def nbytes(self) -> int:
-        return sum(value.nbytes for value in self.values.values() if isinstance(value, np.ndarray))
-
     def drop_lost(self) -> None:
         """Drop lost rows and shrink the arrays."""
         kept = np.setdiff1d(np.arange(len(self.rows)), self.lost)
