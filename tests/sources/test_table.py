@@ -238,6 +238,14 @@ def test_fractions_by_group(tmp_path):
         assert len({(row["patient"], entry.split) for row, entry in zip(content, entries, strict=True)}) == 50
 
 
+def test_one_number_in_two_spellings_is_not_two_classes(tmp_path):
+    """As pandas writes a column of whole numbers in which one is missing."""
+    content = [{"file": f"{n}.jpg", "kind": kind} for n, kind in enumerate(("3", "3.0", "x"))]
+    with pytest.raises(SourceError, match=r"the classes '3' and '3\.0' are one number; write it in one way"):
+        table(tmp_path, content[:2], "csv", label="kind")
+    assert [entry.values for entry in table(tmp_path, content, "csv", label="kind")] == [(0,), (1,), (2,)]
+
+
 def test_rows_of_one_image_are_not_drawn_into_two_splits(tmp_path):
     """As captions, of which each image has several."""
     content = [{"file": f"{n // 5}.jpg", "id": n} for n in range(100)]

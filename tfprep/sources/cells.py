@@ -22,7 +22,7 @@ from tfprep.sources.rows import RawCell
 from tfprep.sources.source import class_name_fault, key_of
 
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
-_WHOLE_VALUE = re.compile(r"([+-]?[0-9]+)(?:\.0*)?")
+_WHOLE_VALUE = re.compile(r"[+-]?[0-9]+(?:\.0*)?")
 """A whole number, also as it is written where a column holds floats: `3.0`."""
 
 
@@ -95,13 +95,14 @@ def sorted_classes(names: set[str]) -> tuple[str, ...]:
 
     Raises SourceError for a wrong name, and for one number in two spellings, which would be two classes.
     """
-    if fault := next(filter(None, map(class_name_fault, sorted(names))), ""):
+    ordered = sorted(names)
+    if fault := next(filter(None, map(class_name_fault, ordered)), ""):
         raise SourceError(fault)
+    if not all(map(_WHOLE_VALUE.fullmatch, names)):
+        return tuple(ordered)
     by_value: dict[int, str] = {}
-    for name in sorted(names):
-        if (number := _WHOLE_VALUE.fullmatch(name)) is None:
-            return tuple(sorted(names))
-        if (other := by_value.setdefault(int(number[1]), name)) != name:
+    for name in ordered:
+        if (other := by_value.setdefault(int(name.partition(".")[0]), name)) != name:
             rule = f"the classes {other!r} and {name!r} are one number"
             raise SourceError(f"{rule}; write it in one way, or give the names with classes=")
     return tuple(by_value[value] for value in sorted(by_value))

@@ -46,7 +46,7 @@ class Voc(AnnotatedSource):
 
     Boxes leave as x0, y0, x1, y1 in continuous pixels: VOC counts pixels from 1 and includes the last one, so 1 is taken from
     `xmin` and `ymin`. `mask` and `instances` are the files of `SegmentationClass` and `SegmentationObject`: 0 is background,
-    255 the border of objects; instance i + 1 is the object of box i (`box_numbers`).
+    255 the border of objects; instance i is the i-th object of the XML file, whose boxes say so by `box_numbers`.
 
     An image without an XML file is kept, with no boxes, unless `unannotated` says otherwise. An XML file without an image is
     counted in the tally. An image whose file is not XML is rejected.
