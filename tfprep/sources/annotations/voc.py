@@ -86,7 +86,7 @@ class Voc(AnnotatedSource):
             raise RecipeError(f"Voc: sets name images, which stand for '*' in images={self.images!r}")
         if {"boxes", "instances"} <= set(self.fields) and "box_numbers" not in self.fields:
             raise RecipeError(
-                "Voc: files number all instances, and some boxes are left out: add 'box_numbers' to fields"
+                "Voc: boxes may be left out, and instances keep their numbers: add 'box_numbers' to fields"
             )
         if self.first_pixel not in (0, 1):
             raise RecipeError(f"Voc: first_pixel is 0 or 1; got {self.first_pixel!r}")

@@ -229,10 +229,8 @@ class DataYaml:
                     found[name] = place
             if split not in missing:
                 of_split = tuple(found.values())
-                if (
-                    twin := next((other for other, of_other in places.items() if of_other == of_split), None)
-                ) is not None:
-                    twins[split] = twin
+                same = [other for other, of_other in places.items() if of_other == of_split]
+                twins |= {split: same[0]} if same else {}
                 places[split] = of_split
         if not places:
             for split, where in missing.items():
