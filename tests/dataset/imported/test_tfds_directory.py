@@ -1,6 +1,7 @@
 """A directory that TensorFlow Datasets wrote: every value is that which TensorFlow Datasets itself reads from it."""
 
 import json
+import re
 import shutil
 import warnings
 from pathlib import Path
@@ -156,6 +157,14 @@ def test_a_split_or_a_record_that_is_not_there(folder, tmp_path):
         (copy / "dataset_info.json").write_text(json.dumps(info))
         with pytest.raises(DatasetError, match=message):
             index_tfrecords(copy)
+
+
+def test_boxes_of_versions_without_other_forms_are_shares(folder, tmp_path):
+    copy = shutil.copytree(folder, tmp_path / "copy", ignore=shutil.ignore_patterns("tfprep-index"))
+    text = (copy / "features.json").read_text()
+    assert '"bboxFormat": "REL_YXYX"' in text
+    (copy / "features.json").write_text(re.sub(r'"bboxFormat": "REL_YXYX",?', "", text).replace(",\n}", "\n}"))
+    assert index_tfrecords(copy, "test").manifest.fields["objects_bbox"].codec["format"] == "rel_yxyx"
 
 
 @pytest.mark.parametrize(

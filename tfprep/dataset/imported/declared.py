@@ -123,7 +123,7 @@ def _leaf(kind: str, raw: Mapping[str, Any], folder: Path, name: str, outer: Sha
     encoding, dtype = str(options.get("encoding") or "none").lower(), str(options.get("dtype", "uint8"))
     shape = tuple(None if int(size) < 0 else int(size) for size in (options.get("shape") or {}).get("dimensions", []))
     is_image, reason = kind in ("Image", "LabeledImage"), ""
-    box_form = str(options.get("bboxFormat", "")) if "boundingBox" in raw else "REL_YXYX"  # that of earlier versions
+    box_form = str(options.get("bboxFormat") or "REL_YXYX")  # earlier versions had no other
     if outer.count(None) > 1:
         reason = "a sequence of sequences, which TensorFlow Datasets stores as several features"
     elif is_image and (outer or dtype not in ("uint8", "uint16")):
@@ -131,9 +131,7 @@ def _leaf(kind: str, raw: Mapping[str, Any], folder: Path, name: str, outer: Sha
     elif not is_image and kind not in ("ClassLabel", "Text", "Scalar", "Tensor", "BBoxFeature"):
         reason = f"a {kind} of TensorFlow Datasets"
     elif kind == "BBoxFeature" and box_form not in ("REL_YXYX", "YXYX"):  # of others it stores x or y first
-        reason = (
-            f"boxes of the form {box_form or 'that is not said'}, whose order is not known; declare it with --features"
-        )
+        reason = f"boxes of the form {box_form}, whose order is not known; declare it with --features"
     elif not is_image and encoding != "none" and (encoding != "bytes" or outer):
         reason = f"a tensor in TensorFlow Datasets' encoding {encoding!r}"
     if reason:
