@@ -67,18 +67,6 @@ def test_figures_that_differ_are_printed_and_written(figures, tmp_path, monkeypa
     assert run(figures, monkeypatch, tmp_path) == 0
 
 
-def test_results_are_kept_and_failures_are_said(figures, tmp_path, monkeypatch, capsys):
-    run(figures, monkeypatch, tmp_path)
-    for path in (tmp_path / "benchmarks").iterdir():
-        path.write_text("raise SystemExit(3)")
-    assert run(figures, monkeypatch, tmp_path, "--only", "one.py") == 1
-    assert "2 of 2 figures measured" in capsys.readouterr().out
-    assert run(figures, monkeypatch, tmp_path, "--again") == 1
-    said = capsys.readouterr().out
-    assert said.count("not measured: status 3, see ") == 2
-    assert "0 of 4 figures measured" in said
-
-
 @pytest.mark.parametrize(
     ("page", "message"),
     [

@@ -44,3 +44,17 @@ def test_every_public_name_of_the_package_has_an_entry():
     listed = re.findall(r"(?:autoclass|autofunction):: tfprep\.(\w+)$", pages.text("reference/tfprep.md"), re.M)
     packages = [package.removeprefix("tfprep.") for package in PACKAGES]
     assert set(tfprep.__all__) == {*listed, *packages, "__version__"} - {"tfprep", "records"}
+
+
+def test_every_name_to_which_docstrings_refer_is_on_a_page():
+    modules = [importlib.import_module(name) for name in PACKAGES]
+    public = {
+        f"{module.__name__}.{name}": getattr(module, name)
+        for module in modules
+        for name in getattr(module, "__all__", ())
+    }
+    sources = " ".join(
+        inspect.getsource(one) for one in public.values() if inspect.isclass(one) or inspect.isfunction(one)
+    )
+    listed = re.findall(r"auto\w+:: (\S+)", " ".join(page.read_text() for page in (pages.DOCS / "reference").iterdir()))
+    assert {name for name in re.findall(r"`(tfprep\.[a-z_.]+)`", sources) if name not in {*public, *listed}} == set()

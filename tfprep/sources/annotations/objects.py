@@ -16,16 +16,14 @@ The raw part `objects` of a sample is plain JSON:
      "relative": true,                     coordinates are shares of the image's width and height
      "fault": "..."}                       why the whole sample is rejected
 
-| field         | kind   | value                                                                                              |
-|---------------|--------|----------------------------------------------------------------------------------------------------|
-| `boxes`       | boxes  | float32 [N, 4]: x0, y0, x1, y1 in pixels                                                            |
-| `box_labels`  | label  | int64 [N]: class numbers                                                                            |
-| `box_numbers` | label  | int64 [N]: the number that each object has in `instances`                                            |
-| `instances`   | mask   | [H, W]: 0 is background, objects are 1, 2, ... in the order of the boxes                              |
-| `mask`        | mask   | [H, W]: 0 is background, class c is c + 1                                                           |
-| `points`      | points | float32 [N * K, 3]: x, y, visible; the K points of one object after those of another                |
-| `corners`     | points | float32 [N, 4, 2]: x, y of the corners of oriented boxes                                              |
-| `difficult`   | label  | int64 [N]: 1 or 0                                                                                   |
+- `boxes` (boxes): float32 [N, 4]: x0, y0, x1, y1 in pixels
+- `box_labels` (label): int64 [N]: class numbers
+- `box_numbers` (label): int64 [N]: the number that each object has in `instances`
+- `instances` (mask): [H, W]: 0 is background, objects are 1, 2, ... in the order of the boxes
+- `mask` (mask): [H, W]: 0 is background, class c is c + 1
+- `points` (points): float32 [N * K, 3]: x, y, visible; the K points of one object after those of another
+- `corners` (points): float32 [N, 4, 2]: x, y of the corners of oriented boxes
+- `difficult` (label): int64 [N]: 1 or 0
 
 Polygons are drawn by pycocotools, larger objects first, so that a small object in front of a large one is seen. They are uint8 if
 `void` is at most 255, else uint16.
