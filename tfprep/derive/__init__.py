@@ -1,7 +1,8 @@
 """Derived inputs: arrays computed from the warped sample, after geometry and before color.
 
 Each is a frozen dataclass called with (sample, generator). A derived input sees the fields derived before it, so they chain:
-`{"object": OneObject(target=8), "clicks": Clicks(mask="object", target=1)}`.
+`{"object": OneObject(target=8), "clicks": Clicks(mask="object", target=1)}`. `mask` names the field of class or instance numbers;
+`background` and `void` are the numbers that are not an object, and instances of fewer than `min_px` pixels are left out.
 
 Names are imported when they are first used: a recipe uses a few of them, and each worker of a build imports only those.
 """
