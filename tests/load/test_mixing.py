@@ -5,7 +5,7 @@ import pytest
 
 import tfprep
 from tests.load.batches import batches, check_same, joined, overwrite, stages
-from tfprep import augment, codecs
+from tfprep import augment, codecs, derive
 from tfprep.errors import LoaderError
 from tfprep.load.mixing import Mixture, mix_rows
 
@@ -106,6 +106,17 @@ def test_labels_beyond_the_classes(make_dataset):
         batches(data, 1, batch_size=4, mix=[augment.MixUp()], one_hot=8)[0]["grade"].tolist()
         == np.eye(8)[[7] * 4].tolist()
     )
+
+
+def test_a_derived_label_has_not_the_classes_of_the_stored_one(data):
+    def parity(sample, draws):
+        return np.int64(sample["mask"][0, 0] % 2)
+
+    options = {"fields": ["label"], "derive": {"label": derive.Own(parity, "label", reads=["mask"])}}
+    plain, made = (batches(data, 1, one_hot=one_hot, **options) for one_hot in (False, 2))
+    np.testing.assert_array_equal(made[0]["label"], np.eye(2)[plain[0]["label"]])
+    with pytest.raises(LoaderError, match="how many classes 'label' has is not known"):
+        data.numpy_loader("train", 8, one_hot=True, **options)
 
 
 def test_validation_takes_the_center_and_one_hot_labels(data):

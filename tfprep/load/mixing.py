@@ -96,8 +96,9 @@ def plan_mixing(options: LoaderOptions, dataset: Dataset, outputs: Outputs, spec
     follows = {name: frozenset(info.follows) for name, info in dataset.infos.items()}
     follows |= {name: follows_of(op) for name, op in options.derive.items()}
     kinds = {output.name: {specs[name].kind for name in output.fields if name in specs} for output in outputs.outputs}
+    classes = {name: names for name, names in dataset.classes.items() if name not in options.derive}
     labels = {
-        output.name: _class_count(output, options.one_hot, dataset.classes)
+        output.name: _class_count(output, options.one_hot, classes)
         for output in outputs.outputs
         if "label" in kinds[output.name]
     }
