@@ -72,8 +72,12 @@ def plain_dataset(source: SplitRows, options: LoaderOptions, shuffle_buffer: Shu
     records = _records(places, split, used, options, each_once=variants != "all")
     if options.training and (buffer := _buffer(info, shuffle_buffer, options)) > 1:
         records = records.shuffle(buffer, seed=options.seed, reshuffle_each_iteration=True)
-    full = info.samples * (len(used) if variants == "all" else 1) >= options.batch_size and bool(options.training)
-    drop = full if options.remainder is None else options.remainder == "drop"
+    size = info.samples * (len(used) if variants == "all" else 1)
+    drop = options.training and size >= options.batch_size if options.remainder is None else options.remainder == "drop"
+    if drop and size < options.batch_size:
+        raise LoaderError(
+            f"remainder='drop' leaves no batch: {size} samples are fewer than batch_size={options.batch_size}"
+        )
     many = _takes_batches(data, outputs)  # a call of TensorFlow's parser for each batch, and not for each record
     elements = records.batch(options.batch_size, drop_remainder=drop) if many else records
     parse = tf.autograph.experimental.do_not_convert(_parser(data, places, outputs, many=many))

@@ -148,6 +148,7 @@ def test_urls(photos, data, monkeypatch):
     [
         ({"split": "tests"}, DatasetError, "has no split 'tests'"),
         ({"fields": ["key"]}, LoaderError, r"'key' is in the index, which tf_dataset\(\) does not read; use loader\(\)"),
+        ({"batch_size": 64, "remainder": "drop"}, LoaderError, "leaves no batch: 50 samples are fewer than batch_size=64"),
         ({"variants": "rotate"}, LoaderError, "takes variants='random', 'all' or a number"),
         ({"order": "global"}, LoaderError, r"tf_dataset\(\) has no option 'order'"),
         ({"shuffle_buffer": 0}, LoaderError, "shuffle_buffer is a number of records from 1, 'auto' or None, not 0"),
