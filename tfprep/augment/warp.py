@@ -128,10 +128,6 @@ def reduction_for(transform: Transform) -> int:
 
     It is the argument `reduced` of `tfprep.images.decode_image` and of `warp_sample`, and depends on the transform only.
     """
-    return (_kept_reduction_for if _is_fixed(transform) else _reduction_for)(transform)
-
-
-def _reduction_for(transform: Transform) -> int:
     # A scale of exactly 1/k, out of a product of matrices, may come a rounding error above it.
     scale = scales_of(transform)[0] * (1 - 1e-9)
     return next((factor for factor in _REDUCTIONS if scale * factor <= 1), 1)
@@ -143,10 +139,6 @@ def _is_fixed(transform: Transform) -> bool:
     One with bends is not fixed: how it is drawn takes numbers for every pixel.
     """
     return not transform.matrix.flags.writeable and not transform.bends
-
-
-_MOST_KEPT = 256
-_kept_reduction_for = lru_cache(_MOST_KEPT)(_reduction_for)
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,7 +222,7 @@ def _determinant(matrix: Array) -> float:
     return float(a * (e * i - f * h) - b * (d * i - f * g) + c * (d * h - e * g))
 
 
-_kept_snapped = lru_cache(_MOST_KEPT)(_snapped)
+_kept_snapped = lru_cache(256)(_snapped)
 
 
 def _view(transform: Transform, size: Size, own: Size, border: Border, reduced: int = 1) -> _View:
