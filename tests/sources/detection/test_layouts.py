@@ -491,7 +491,7 @@ CHECKED: dict[Callable[[Path], None] | str, str] = {
     "a# b# train.csv=rows:a:id,label:STEM,LABEL test.csv=rows:b:id,label:STEM,0": "test has the classes 0, which train does",
     "im/# t.csv=rows:im/:image,class:NAME,LABEL~cat": "'a cat' is taken for one class; separator=' ' would divide it",
     # As BCCD's table of boxes.
-    "im/# t.csv=rows:im/:name,cell,xmin,ymin,xmax,ymax:NAME,red,14,10,42,30;NAME,white,1,1,9,9":
+    "im/# t.csv=rows:im/:name,cell,xmin,ymin,xmax,ymax:NAME,3,14,10,42,30;NAME,7,1,1,9,9":
         "no classes are taken, which may be in cell (label=)",
     "im/# t.csv=rows:im/:id,has_cactus:NAME,LABEL": "the label is the column 'has_cactus' (label=)",
 }  # fmt: skip

@@ -48,7 +48,7 @@ class Yolo(AnnotatedSource):
     Attributes:
         data: The YAML file, relative to the root: `names`, and `train`, `val` and `test`, each a folder, a text file with
             paths, or a list of these; `kpt_shape` says that objects have key points. With `images`, a text file with the name of
-            a class on each line (`classes.txt`, `obj.names`).
+            a class on each line (`classes.txt`, `obj.names`, `_darknet.labels`).
         images: The pattern of the images, as `tfprep.sources.patterns` describes, where no YAML file names them.
         labels: The pattern of the labels of `images`, with the same placeholders.
         fields: What to make of the objects (`tfprep.sources.annotations.objects`). `instances` and `mask` need polygons, `points`

@@ -188,8 +188,8 @@ def _sources(files: Files, head: _Head, table: str, image: str, splits: Any, tar
     if not nested and (boxes or len({*head.images}) < len(head.images)):
         split = "split" if isinstance(splits, str) and "{" not in splits else "splits"
         of_rows: Any = partial(ObjectTable, table, image, label=next(iter(labels), None), **{split: splits})
-        if boxes and texts and not labels:
-            head.checks.append(f"no classes are taken, which may be in {', '.join(texts[:6])} (label=)")
+        if boxes and varied and not labels:
+            head.checks.append(f"no classes are taken, which may be in {', '.join(varied[:6])} (label=)")
         if boxes:
             return [of_rows(boxes=c if len(c) == 4 else c[0], box_format=form) for c, form in boxes]
         head.doubt("several rows name one image: box_labels are then the classes of an image")
