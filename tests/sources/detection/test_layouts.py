@@ -415,6 +415,7 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
         "no source reads 8 files: Train/Normal/images",
     "red/a# blue/b#=0,1": "files such as blue/b.* have few colors, as masks have, and others are pictures",
     "im/# t.csv=rows:im/:image,label:NAME,0.25": "'0.25' and others in 'label' are numbers with fractions",
+    "im/# t.csv=rows:im/:image,pixels:NAME,FLAG~3~10~2": "no column has the name of a label, and it may be pixels",
     "im/# t.csv=rows:im/:image,patient_id:NAME,LABEL": "no column has the name of a label, and it may be patient_id",
     "im/# t.csv=rows:im/:image,class,category:NAME,cat,LABEL": "several columns may be the label \\(class, category\\)",
     "x/a# y/a#": r"x/\*.jpg and y/\*.jpg have names that correspond",

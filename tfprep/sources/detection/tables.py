@@ -227,7 +227,7 @@ def _are_classes(column: str, cells: Sequence[str]) -> bool:
     numbers = {*map(int, filter(str.isdecimal, different))}
     without_gap = numbers in ({*range(len(different))}, {*range(1, len(different) + 1)})
     of_groups = GROUP.fullmatch(f"{_plain(column).removesuffix('id')}1") or all(map(GROUP.fullmatch, different))
-    are_texts = not all(map(_NUMBER.fullmatch, different))
+    are_texts = not all(re.fullmatch(r"[-.\d\s,;]+", cell) for cell in different)  # as run lengths are not
     return 2 * len(different) <= len(cells) and not of_groups and (without_gap or are_texts)
 
 
