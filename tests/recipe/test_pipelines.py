@@ -76,10 +76,6 @@ def test_void_has_no_weight_in_everything():
     assert void > 1000
 
 
-def test_the_folder_contains_recipes():
-    assert {"camvid", "camvid_clicks", "camvid_everything", "photos"} <= set(RECIPES)
-
-
 def test_the_distance_to_the_roads_boundary_ignores_void():
     """Neither the void of the annotation nor the fill of a rotation counts as an edge: compared with SciPy's distance to
     known other classes."""

@@ -60,8 +60,6 @@ class ShardTask:
 
 _READ_AT_ONCE = 32
 """Receipts that are requested from a store at a time."""
-
-
 _OUT_OF_MEMORY = re.compile(r"^MemoryError\b|\(-4:Insufficient memory\)")
 """How the errors of Python and NumPy begin, and what those of OpenCV hold."""
 

@@ -397,9 +397,8 @@ class Build:
             try:
                 source = pickle.dumps(plan.recipe)
             except Exception as error:
-                raise RecipeError(
-                    f"the recipe holds what cannot be sent to a worker process ({error}): {fix}"
-                ) from error
+                rule = "the recipe holds what cannot be sent to a worker process"
+                raise RecipeError(f"{rule} ({error}): {fix}") from error
             if b"__main__" in source:
                 raise RecipeError(
                     f"the recipe holds a function of the script that was started, which no worker imports: {fix}"

@@ -178,10 +178,8 @@ class Locations:
                 f"{self._path} is damaged, or of another build: the locations of a shard are not those that were built; "
                 f"{self._fix}"
             )
-        offset, size = (
-            rows["offset"].view(np.int64),
-            rows["size"].astype(np.int64),
-        )  # too large is negative, and outside
+        offset = rows["offset"].view(np.int64)  # one that is too large is negative, and outside
+        size = rows["size"].astype(np.int64)
         spans = {
             name: (rows[f"{name}_offset"].astype(np.int64), rows[f"{name}_size"].astype(np.int64))
             for name in self._fields

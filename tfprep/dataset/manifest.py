@@ -263,9 +263,7 @@ MOST_BYTES = 128 << 20
 """Half a million shard files need as much; JSON takes about ten times its size in memory."""
 _MOST_DEPTH = 64
 _MOST_DIMENSIONS = 8
-_MOST_VALUE_BYTES = (
-    1 << 31
-)  # images.py decodes up to 0.5 GB; a stack of float64 maps of such an image takes four times that
+_MOST_VALUE_BYTES = 1 << 31  # a stack of float64 maps takes four times the 0.5 GB of the largest image
 _MOST_COUNT = 2**63 - 1
 _SHOWN_CHARACTERS = 60
 _MOST_REASON = 300
@@ -294,11 +292,8 @@ def parse_manifest(content: bytes, path: Path, *, sealed: bool = True) -> Manife
     is_object = isinstance(raw, dict)
     version: Any = raw.get("format_version") if is_object else None
     if type(version) is not int or version != FORMAT_VERSION:
-        advice = (
-            "upgrade tfprep"
-            if type(version) is int and version > FORMAT_VERSION
-            else "build it again with this version"
-        )
+        is_newer = type(version) is int and version > FORMAT_VERSION
+        advice = "upgrade tfprep" if is_newer else "build it again with this version"
         raise DatasetError(
             f"{path}: format version {printable(repr(version))[:_SHOWN_CHARACTERS]}, this tfprep reads {FORMAT_VERSION}; {advice}"
         )

@@ -254,9 +254,7 @@ def arrange(table: SampleTable, shards: Mapping[str, int], folder: Path | None =
     for rows in _buckets(table, numbers_of, total, folder):
         shard = numbers_of(rows)
         by_hash = np.argsort(np.ascontiguousarray(rows["hash"]))
-        near = shard[by_hash] - shard.min(
-            initial=total
-        )  # NumPy sorts numbers of 16 bits in one pass, with a radix sort
+        near = shard[by_hash] - shard.min(initial=total)  # numbers of 16 bits are sorted in one pass, by a radix sort
         order = by_hash[np.argsort(near.astype(np.min_scalar_type(near.max(initial=0))), kind="stable")]
         numbers.append(_reordered(rows, order))
         sizes += np.bincount(shard, minlength=total)

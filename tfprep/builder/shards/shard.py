@@ -252,9 +252,7 @@ def _renew(context: BuildContext, task: ShardTask, old: Receipt, mark: Mark) -> 
         return False
     contents = read_contents(context.layout, old)
     changed = changed_samples(task, old, contents.stats)
-    digests = {
-        row[KEY]: bytes.fromhex(row[DIGEST]) for row in contents.rows[0]
-    }  # a rejected sample has none: it is read again
+    digests = {row[KEY]: bytes.fromhex(row[DIGEST]) for row in contents.rows[0]}  # without rejected samples
     due = {key for key, *_ in task.samples if key in changed or key not in digests}
     digest = _start_digest(task)
     for position, (key, files, values, *_) in enumerate(task.samples):
@@ -319,10 +317,8 @@ def _commit(context: BuildContext, task: ShardTask, shard: _Shard, files: Sequen
 def is_same(receipt: Receipt, task: ShardTask) -> bool:
     """Return True if the receipt is that of this very task, without a rejected sample that another try might accept."""
     accident = any(sample.accident for sample in receipt.rejected)
-    same = (receipt.signature, receipt.expected) == (task.signature, task.expected) and same_files(
-        receipt, task.identity
-    )
-    return same and not accident and not task.skip
+    same = (receipt.signature, receipt.expected) == (task.signature, task.expected)
+    return same and same_files(receipt, task.identity) and not accident and not task.skip
 
 
 class _Made(NamedTuple):
