@@ -163,7 +163,6 @@ def convert_boxes(boxes: Any, target: BoxFormat, *, source: BoxFormat = "xyxy", 
 
 
 def _corners(columns: Sequence[Any], source: str) -> list[Any]:
-    """Columns x0, y0, x1, y1."""
     a, b, c, d = columns
     form = source.removeprefix("rel_")
     if form in ("yxyx", "center_yxhw"):

@@ -450,7 +450,6 @@ class Pool:
                 yield from self._replace(process, f"no end after {self._item_timeout_s:g} s; its process was killed")
 
     def _take(self, process: _Process) -> Iterator[Event]:
-        """Take one message of a process, or its end."""
         try:
             kind, number, content = pickle.loads(process.pipe.recv_bytes())
         except (EOFError, OSError):  # also within a message

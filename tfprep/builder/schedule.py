@@ -64,7 +64,6 @@ class ShardScheduler:
         self._report()
 
     def _fill(self) -> None:
-        """Give the engine shards for all of its workers."""
         most_tasks = TASKS_PER_WORKER * max(1, len(self._engine.workers()))
         while self._todo and len(self._items) < most_tasks:
             # The task is made only now: its list of samples is in memory.

@@ -190,7 +190,8 @@ def checked_shape(spec: FieldSpec, size: int, shape: tuple[int, ...] | None) -> 
 class Scalar(Described):
     """A number, or an array of them, as int64 or float32 (an Example has no other): labels, scalars, boxes, points.
 
-    Floats are stored as float32, rounded; a float64 beyond its range is a SampleError. `Raw()` keeps float64.
+    Floats are stored as float32, rounded; a float64 beyond its range, and a whole number that it would round, such as an
+    identifier in a column with empty cells, are a SampleError. `Raw()` keeps float64.
     """
 
     tf_batches: ClassVar = True
@@ -205,7 +206,14 @@ class Scalar(Described):
         if array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
             raise SampleError(f"{array.max()} does not fit into int64")
         flat = array.reshape(-1)
-        return {"": cast_float(flat, np.float32) if array.dtype.kind == "f" else flat.astype(np.int64)}
+        if array.dtype.kind != "f":
+            return {"": flat.astype(np.int64)}
+        stored = cast_float(flat, np.float32)
+        rounded = flat[(stored != flat) & (np.trunc(flat) == flat) & (abs(flat) < 2**53)]
+        if rounded.size:
+            rule = f"float32 would store the whole number {rounded[0]:.0f} as {np.float32(rounded[0]):.0f}"
+            raise SampleError(f"{rule}: write whole numbers without a point, as int64, or store them with Raw()")
+        return {"": stored}
 
     def spec(self, kind: Kind, value: Any) -> FieldSpec:
         array = np.asarray(value)
@@ -347,9 +355,6 @@ class Boxes(Described):
         return {name: tensor_feature(spec.shape, spec.dtype, "none")}
 
 
-_ITEM = 0x0A
-
-
 @dataclass(frozen=True)
 class Texts(Described):
     """A list of strings, of one length or of different lengths; a feature that a record does not have is an empty list."""
@@ -387,7 +392,7 @@ def _items(content: bytes, expected: int | None) -> list[bytes]:
     items, at = [], 0
     while at < len(content):
         size = shift = 0
-        head = content[at + 1 : at + 6] if content[at] == _ITEM else b""
+        head = content[at + 1 : at + 6] if content[at] == 0x0A else b""  # the mark of an item
         start = at + 1 + next((n for n, byte in enumerate(head, 1) if byte < 0x80), len(content))
         if start > len(content):
             raise SampleError("its bytes are not a list of strings")

@@ -168,7 +168,6 @@ def _as_bytes(values: Array, low: float, high: float) -> ImageArray:
 
 
 def _marked(image: ImageArray, fields: Mapping[str, FieldSpec], sample: Mapping[str, Any]) -> ImageArray:
-    """Return the image with its boxes and visible points drawn on it."""
     marked: ImageArray = image.copy()
     radius = max(2, min(image.shape[:2]) // 60)
     for name, spec in fields.items():

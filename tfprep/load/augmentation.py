@@ -439,7 +439,6 @@ def _check_fields(datasets: Sequence[Dataset], ops: Sequence[Any], read: Mapping
 
 
 def _derive_line(name: str, recipe: Mapping[str, Any]) -> str:
-    """Return how to derive a field at load that the recipe derives ahead."""
     described = recipe.get("derive", {}).get(name)
     if described is None:
         return "put the op into the recipe's geometry"

@@ -243,7 +243,6 @@ class Prefetcher:
     def _begin(
         self, filling: Filling, state: ThreadState | None = None, fetched: Future[Fetched] | None = None
     ) -> None:
-        """Make the arrays of a batch and submit its chunks."""
         if self.cancelled:
             filling.fail(LoaderError(CLOSED))  # it may have come into the window after `close` has emptied that
         if filling.future.done():

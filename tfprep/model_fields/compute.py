@@ -118,7 +118,6 @@ class Computer:
         return self._timing
 
     def _outputs(self, task: FieldsTask, values: Mapping[str, Array]) -> tuple[list[str], dict[str, Array]]:
-        """The keys of a batch, and what the model returns for it."""
         keys = [str(key) for key in values["key"]]
         batch = {name: values[name] for name in self._fields.inputs}
         began = time.monotonic()

@@ -80,7 +80,6 @@ def _module_name(path: Path, what: str = "recipe") -> str:
 
 
 def _defined(path: Path, module_name: str, variable: str, kind: type[Defined]) -> Defined:
-    """Run the file, and return the variable that it has to define."""
     try:
         module = import_file(path, module_name)
     except KeyboardInterrupt:

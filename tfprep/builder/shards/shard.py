@@ -270,7 +270,6 @@ def _renew(context: BuildContext, task: ShardTask, old: Receipt, mark: Mark) -> 
 
 
 def _build(context: BuildContext, task: ShardTask, mark: Mark) -> Receipt:
-    """Build the shard."""
     context.maker.seconds.clear()
     variants = range(context.recipe.variants_of(task.split))
     names = [shard_name(context.recipe.name, task.split, v, task.shard, task.shards) for v in variants]

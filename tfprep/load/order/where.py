@@ -178,7 +178,6 @@ class _Evaluator:
         return _FUNCTIONS[type(op)](a, b)
 
     def _value(self, node: ast.expr) -> Any:
-        """A column, or a constant, or a list of constants."""
         match node:
             case ast.Name():
                 return self.column(node.id)
@@ -201,7 +200,6 @@ class _Evaluator:
         return self._refuse(node)
 
     def _class_numbers(self, value: Any) -> Any:
-        """Class names as class numbers."""
         if isinstance(value, list):
             return [self._class_numbers(item) for item in value]
         return class_number(value, self.class_names) if isinstance(value, str) else value
