@@ -76,12 +76,13 @@ def _sleep(path):
     time.sleep(60)
 
 
-def test_ctrl_c_ends_the_other_process(tmp_path):
+def test_ctrl_c_ends_the_other_process(tmp_path, monkeypatch):
     """Of a notebook, only the process of the notebook gets the signal."""
     pid, main = tmp_path / "pid", threading.get_ident()
     interrupt = threading.Thread(
         target=lambda: (wait_until(lambda: pid.exists() and pid.read_text()), signal.pthread_kill(main, signal.SIGINT))
     )
+    monkeypatch.setattr("tfprep.train.isolation._GRACE_S", 0.1)
     interrupt.start()
     with pytest.raises(KeyboardInterrupt):
         train.isolated(_sleep, pid)

@@ -17,6 +17,8 @@ from tfprep.errors import TrainError
 from tfprep.pool import ending_of, sendable_error
 
 Result = TypeVar("Result")
+_GRACE_S = 10.0
+"""Time for a process whose caller was interrupted: Ctrl-C in a terminal reaches both, and it may save what it has."""
 
 
 @contextmanager
@@ -88,7 +90,7 @@ def isolated(function: Callable[..., Result], *args: Any, **kwargs: Any) -> Resu
 @contextmanager
 def fresh_process(function: Callable[..., None], *args: Any) -> Iterator[tuple[Any, Connection]]:
     """Run `function(sender, *args)` in a fresh process: the value is that process, and what it sends. Joined on exit, and
-    killed first where an exception leaves the block."""
+    ended first where an exception leaves the block."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=function, args=(sender, *args))
@@ -97,7 +99,10 @@ def fresh_process(function: Callable[..., None], *args: Any) -> Iterator[tuple[A
     try:
         yield process, receiver
     except BaseException:
-        process.kill()
+        try:
+            process.join(_GRACE_S)
+        finally:
+            process.kill()
         raise
     finally:
         receiver.close()

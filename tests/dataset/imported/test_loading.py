@@ -175,12 +175,12 @@ def check_mirrored(boxes, before, size, after):
 
 @pytest.mark.parametrize("name", ["image/object/keypoint/x", "landmarks/nose_y", "face/y"])
 def test_places_by_the_names_that_other_tools_give_them_are_refused_by_geometry(tmp_path, name):
-    values = {"image": image_bytes(np.random.default_rng(3), (10, 12)), name: [1, 2], "y": 1}
+    values = {"image": image_bytes(np.random.default_rng(3), (10, 12)), name: [1, 2], "y": 1, "landmark_id": 2}
     write(tmp_path / "0.tfrecord", [serialized(values)])
     index_tfrecords(str(tmp_path / "0.tfrecord"), "train")
     with pytest.raises(LoaderError, match=f"cannot follow the images: declare '{name}'"):
         tfprep.open(tmp_path).numpy_loader("train", 1, geometry=[augment.Flip()])
-    tfprep.open(tmp_path).numpy_loader("train", 1, geometry=[augment.Flip()], fields=["image", "y"])
+    tfprep.open(tmp_path).numpy_loader("train", 1, geometry=[augment.Flip()], fields=["image", "y", "landmark_id"])
 
 
 def test_numbers_whose_place_is_not_known_are_refused_by_geometry(tmp_path):

@@ -31,6 +31,21 @@ _PLACE_WORDS = {
     *("bbox", "bboxes", "box", "boxes", "xmin", "ymin", "xmax", "ymax", "polygon", "polygons", "contour", "contours"),
     *("keypoint", "keypoints", "landmark", "landmarks", "corner", "corners"),
 }
+_OTHER_WORDS = {
+    "id",
+    "ids",
+    "num",
+    "number",
+    "count",
+    "label",
+    "labels",
+    "class",
+    "score",
+    "scores",
+    "area",
+    "visibility",
+}
+"""Words of what belongs to boxes and points, and is no place."""
 _ROWS: Mapping[Kind, int] = {"boxes": 4, "points": 2}
 """The kinds that a list of numbers may be declared as, with the numbers in a row of it."""
 _MOST_SHARE = 2
@@ -243,8 +258,9 @@ def _numbers(
             f"{feature!r} has {len(known.classes)} class names, of the numbers from 0, and a record has {summary.greatest}: give "
             "each number from 0 a name"
         )
-    is_named = feature.endswith(("/x", "/y")) or bool(_PLACE_WORDS & set(re.split(r"[^a-z]+", feature.lower())))
-    is_place = kind == "scalar" and is_named
+    words = set(re.split(r"[^a-z]+", feature.lower()))
+    is_named = feature.endswith(("/x", "/y")) or bool(_PLACE_WORDS & words)
+    is_place = kind == "scalar" and is_named and not _OTHER_WORDS & words
     return IndexedField(
         name, feature, FieldSpec(kind, shape, _DTYPES[summary.kind]), Scalar().describe(),
         column=counts[1] <= 1, classes=known.classes if summary.kind == "int64" else (), fixed=is_place,
