@@ -300,6 +300,15 @@ def test_imported_tfrecords_get_fields_and_others_of_the_same_size_and_time_do_n
         assert not list(verify(tmp_path))
 
 
+def test_shards_that_were_indexed_before_another_one_keep_their_fields(tmp_path):
+    for number in range(3):
+        write(tmp_path / f"{number}.tfrecord", [serialized({"x": [float(number), 1.0]})])
+        index_tfrecords(f"{tmp_path}/*.tfrecord", "train")
+        summary = add_fields(tmp_path, sum_of(lambda x: x))
+        assert (summary.shards, summary.kept) == (1, number)
+        assert [float(one["sum"]) for one in tfprep.open(tmp_path).samples("train")] == [1.0, 2.0, 3.0][: number + 1]
+
+
 def test_fields_are_stale_when_an_input_is_read_in_another_way(tmp_path):
     """The bytes of the records are the same: a declaration was corrected."""
     write(tmp_path / "a.tfrecord", [serialized({"x": bytes(range(6))})])

@@ -24,7 +24,7 @@ from tfprep.dataset import FieldInfo, Manifest, SplitInfo, Statistics
 from tfprep.dataset.index import OPTIONAL, joined_tables, label_type, schema, write_index
 from tfprep.dataset.locations import write_locations
 from tfprep.dataset.manifest import digest_of, kept_fields, matches
-from tfprep.dataset.names import INDEX, LOCATIONS, REJECTS, fields_receipts
+from tfprep.dataset.names import INDEX, LOCATIONS, REJECTS
 from tfprep.dataset.other_readers import tfds_files
 from tfprep.dataset.versions import NewVersion
 from tfprep.errors import BuildError, DatasetError, TooManyRejectedError
@@ -51,11 +51,7 @@ def write_files(
             source = layout.find(name)
             assert source is not None, name
             new.add(name, source)
-        for group, entry in (before.groups if before else {}).items():
-            if group in manifest.groups:
-                new.add_folder(entry.folder)
-            else:  # the next fields add computes only what is missing
-                new.set_aside(entry.folder, layout.out / fields_receipts(group) / entry.folder)
+        new.take_added(before.groups if before else {}, manifest.groups)
     index, locations = new.file(INDEX), new.file(LOCATIONS)
     columns = schema(list(manifest.fields), label_type(manifest.fields))
     tables = (  # the rows of one variant of one shard are in memory at a time

@@ -30,13 +30,13 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tfprep.dataset.names import BESIDE, LOCATIONS, MANIFEST, POINTER, PRIVATE, REPORT
+from tfprep.dataset.names import BESIDE, LOCATIONS, MANIFEST, POINTER, PRIVATE, REPORT, fields_receipts
 from tfprep.errors import BuildError, BuildLockedError, DatasetError, ObjectChangedError, StorageError
 from tfprep.storage.address import without_secrets
 from tfprep.storage.local import link_or_copy, remove_leftovers, sync_folder, whole_file, writing
@@ -55,7 +55,7 @@ from tfprep.storage.urls import (
 )
 
 if TYPE_CHECKING:
-    from tfprep.dataset.manifest import Manifest
+    from tfprep.dataset.manifest import AddedFields, Manifest
 
 CURRENT = "current"
 NEW = f"{PRIVATE}/new"
@@ -373,17 +373,23 @@ class NewVersion:
         for path in () if is_remote(self.root) else folder.iterdir():
             self.add(f"{name}/{path.name}", path)
 
-    def set_aside(self, name: str, place: Path) -> None:
-        """Link the files of a folder that this version will not have to a place where a later run finds them."""
-        assert self.before is not None
-        folder = self.before.path / name
-        if is_remote(folder) or folder.is_symlink() or not folder.is_dir():
-            return  # at a store it stays in its place
-        with writing(place):
-            place.mkdir(parents=True, exist_ok=True)
-        for path in folder.iterdir():
-            if not (place / path.name).exists():
-                link_or_copy(path, place / path.name)
+    def take_added(self, before: Mapping[str, AddedFields], now: Mapping[str, AddedFields]) -> None:
+        """Make added fields part of this version; files of those that it will not have are linked to where the next run that adds
+        them finds what it need not compute again."""
+        assert self.before is not None or not before
+        for group, entry in before.items():
+            if group in now:
+                self.add_folder(entry.folder)
+                continue
+            assert self.before is not None
+            folder, place = self.before.path / entry.folder, self.root / fields_receipts(group) / entry.folder
+            if is_remote(folder) or folder.is_symlink() or not folder.is_dir():
+                continue  # at a store it stays in its place
+            with writing(place):
+                place.mkdir(parents=True, exist_ok=True)
+            for path in folder.iterdir():
+                if not (place / path.name).exists():
+                    link_or_copy(path, place / path.name)
 
     def add_current(self, files: Iterable[str]) -> None:
         """Make all files of the current version part of this one, without its folders; `files` are those that are not shards."""

@@ -166,8 +166,7 @@ def write_imported(new: NewVersion, content: Content, old: Manifest | None) -> M
     identity = json.dumps([files[LOCATIONS].sha256, names])
     manifest = replace(manifest, files=files, fingerprint=hashlib.sha256(identity.encode()).hexdigest())
     manifest = replace(manifest, added=kept_fields(old, manifest))
-    for entry in manifest.groups.values():
-        new.add_folder(entry.folder)
+    new.take_added(old.groups if old else {}, manifest.groups)
     new.complete(manifest)
     new.publish()
     return manifest
