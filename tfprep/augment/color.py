@@ -53,7 +53,8 @@ class Contrast(_Blend):
     `Brightness`."""
 
     def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
-        return apply_curve(image, blend_curve(mean_gray(image), self.factor(generator)))
+        mean = int(cv2.mean(gray(image))[0] + 0.5)  # rounded half up, as Pillow's ImageEnhance.Contrast takes it
+        return apply_curve(image, blend_curve(mean, self.factor(generator)))
 
 
 class Saturation(_Blend):
@@ -160,11 +161,6 @@ def gray(image: ImageArray) -> ImageArray:
 
 def _repeated(gray_image: ImageArray) -> ImageArray:
     return np.asarray(cv2.cvtColor(gray_image, cv2.COLOR_GRAY2RGB), np.uint8)
-
-
-def mean_gray(image: ImageArray) -> int:
-    """The mean of the gray version, rounded half up, as Pillow's ImageEnhance.Contrast takes it."""
-    return int(cv2.mean(gray(image))[0] + 0.5)
 
 
 def blend_curve(plain: int, factor: float) -> Array:

@@ -60,19 +60,19 @@ class Elastic:
         smooth = np.asarray(cv2.GaussianBlur(noise, (0, 0), sigma, borderType=cv2.BORDER_REFLECT))
         # A number per node is the mean of step² pixels' numbers: their mean is smaller by the factor step.
         offsets = smooth[margin:-margin, margin:-margin] * np.float32(self.alpha_px / step)
-        return bent(offsets, step, size)
+        return Transform(np.eye(3), size, ((np.eye(3), OffsetGrid(offsets, step)),))
 
 
 @dataclass(frozen=True, eq=False)
 class OffsetGrid:
     """A Bend: the output point p shows the input point p + offset(p), offsets bilinear between the nodes of a grid.
 
-    `offsets` float32 [rows, columns, 2] (x, y) stand every `step` (x, y) pixels, the first node at (0, 0); beyond the grid
-    the outermost hold on.
+    `offsets` float32 [rows, columns, 2] (x, y) stand every `step` pixels, the first node at (0, 0); beyond the grid the
+    outermost hold on.
     """
 
     offsets: Array
-    step: tuple[float, float]
+    step: float
 
     def pull(self, x: Array, y: Array) -> tuple[Array, Array]:
         right, down = self._offset(x, y)
@@ -99,7 +99,7 @@ class OffsetGrid:
         x, y = (np.asarray(coordinates, np.float64).ravel() for coordinates in (x, y))
         errors = np.subtract(self.pull(right, down), (x, y))
         reach = float(np.abs(self.offsets).max()) + 1
-        spacing = max(min(self.step) / 4, 0.25)
+        spacing = max(self.step / 4, 0.25)
         ticks = np.linspace(-reach, reach, 2 * int(np.ceil(reach / spacing)) + 1)
         around = np.stack(np.meshgrid(ticks, ticks)).reshape(2, -1)
         for place in np.flatnonzero(np.hypot(*errors) > _RIGHT_PX):
@@ -130,8 +130,8 @@ class OffsetGrid:
         some_lost = bool(lost.any())
         # Two dimensions for OpenCV, and one channel at a time, whose coordinates it does not round.
         right, down = (
-            np.atleast_2d((np.where(lost, 0, along) if some_lost else along) / step).astype(np.float32, copy=False)
-            for along, step in zip((x, y), self.step, strict=True)
+            np.atleast_2d((np.where(lost, 0, along) if some_lost else along) / self.step).astype(np.float32, copy=False)
+            for along in (x, y)
         )
         offsets = []
         for channel in (0, 1):
@@ -140,9 +140,3 @@ class OffsetGrid:
             offset = offset.reshape(x.shape).astype(x.dtype, copy=False)
             offsets.append(np.where(lost, np.nan, offset) if some_lost else offset)
         return offsets[0], offsets[1]
-
-
-def bent(offsets: Array, step: float | tuple[float, float], size: Size) -> Transform:
-    """The transform of an offset grid."""
-    steps = step if isinstance(step, tuple) else (step, step)
-    return Transform(np.eye(3), size, ((np.eye(3), OffsetGrid(offsets, steps)),))

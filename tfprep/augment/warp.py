@@ -99,7 +99,8 @@ def warp_sample(
         shapes = [np.shape(sample[name])[:2] for name, kind in kinds.items() if kind in RASTER_KINDS and name in sample]
         own = (shape for shape in shapes if shape != _reduced_size(size, reduced))
         height, width = min(own, key=lambda shape: shape[0] * shape[1], default=size)
-        snapped = _kept_snapped if _is_fixed(transform) else _snapped
+        # Kept for a transform that never changes: variant 0 has one for all images of one size. Bends hold maps of all pixels.
+        snapped = _snapped if transform.matrix.flags.writeable or transform.bends else _kept_snapped
         warp = snapped(transform, size, (int(height), int(width)), border, reduced)
     fills, flips = fill or {}, flip_indices if flip_indices and transform.mirrors else {}
     warped = dict(sample)
@@ -131,14 +132,6 @@ def reduction_for(transform: Transform) -> int:
     # A scale of exactly 1/k, out of a product of matrices, may come a rounding error above it.
     scale = scales_of(transform)[0] * (1 - 1e-9)
     return next((factor for factor in _REDUCTIONS if scale * factor <= 1), 1)
-
-
-def _is_fixed(transform: Transform) -> bool:
-    """Return True if a transform never changes, so that results for it are kept: variant 0 has one for all images of one size.
-
-    One with bends is not fixed: how it is drawn takes numbers for every pixel.
-    """
-    return not transform.matrix.flags.writeable and not transform.bends
 
 
 @dataclass(frozen=True, eq=False)

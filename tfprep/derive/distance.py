@@ -249,12 +249,9 @@ def box_of(region: Array, widened: int = 0) -> Box | None:
 
 def inner_boundary(region: Array) -> Array:
     """bool [H, W]: the pixels of `region` with one of their 4 neighbors outside it. The image's edge is not a boundary."""
-    inside = region.view(np.uint8)
-    eroded = cv2.erode(inside, _CROSS, borderType=cv2.BORDER_CONSTANT, borderValue=1)
+    inside, cross = region.view(np.uint8), np.array([[0, 1, 0], [1, 1, 1], [0, 1, 0]], np.uint8)
+    eroded = cv2.erode(inside, cross, borderType=cv2.BORDER_CONSTANT, borderValue=1)
     return np.asarray(inside != eroded)
-
-
-_CROSS = np.array([[0, 1, 0], [1, 1, 1], [0, 1, 0]], np.uint8)
 
 
 _REACH = 6.0
