@@ -42,7 +42,7 @@ class Recipe:
         min_visible: Share of a box's area, from 0 to 1, that must remain inside the image. Other boxes, and those wholly outside,
             are dropped, together with their rows in `row_fields`.
         row_fields: The fields with one row for each box, by the name of the boxes: `{"boxes": ["labels"]}`; needed for those that
-            the source does not declare.
+            the source does not declare, and for derived boxes that a loader's geometry moves.
         flip_indices: The row that takes the place of each row of points in a mirror image, by the name of the points:
             `{"points": (0, 2, 1)}` exchanges rows 1 and 2, such as the left and the right eye, of every 3 rows. `()` says that
             the rows have no left and right. See `docs/recipes.md` for the key points of COCO.
