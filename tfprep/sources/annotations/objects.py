@@ -145,22 +145,20 @@ class ObjectField:
 
     def _drawn(self, objects: Sequence[Objects], counted: int, size: Size) -> Array:
         """Draw the regions in descending order of their area; a void region is below all objects."""
+        from pycocotools import mask as masks
+
         if self.field == "instances" and counted >= self.void:
             raise SampleError(f"{counted} objects reach void={self.void}; give void=65535")
         numbers = iter(range(1, len(objects) + 1))
         regions = []
         for annotation in objects:
-            number = (
-                self.void
-                if annotation.get("void")
-                else annotation["label"] + 1
-                if self.field == "mask"
-                else next(numbers)
-            )
+            number = self.void
+            if not annotation.get("void"):
+                number = annotation["label"] + 1 if self.field == "mask" else next(numbers)
             regions.append((number, region_of(annotation, size)))
         canvas = np.zeros(size, np.uint8 if self.void <= 255 else np.uint16)
-        for number, region in sorted(regions, key=lambda pair: (pair[0] != self.void, -int(pair[1].sum()))):
-            canvas[region] = number
+        for number, region in sorted(regions, key=lambda pair: (pair[0] != self.void, -int(masks.area(pair[1])))):
+            canvas[masks.decode(region) > 0] = number
         return canvas
 
 
@@ -219,21 +217,17 @@ def _further_outside(values: Sequence[float], size: Size) -> bool:
     return any(not -TOLERANCE_PX <= value <= size[1 - place % 2] + TOLERANCE_PX for place, value in enumerate(values))
 
 
-def region_of(annotation: Objects, size: Size) -> Array:
-    """The pixels of an object that `_whole` has checked as bool [H, W]; polygons are drawn by pycocotools. Raises SampleError."""
+def region_of(annotation: Objects, size: Size) -> Any:
+    """The pixels of an object that `_whole` has checked, in the form of pycocotools. Raises SampleError."""
     from pycocotools import mask as masks
 
-    height, width = size
-    if annotation.get("rle") is not None:  # runs of 0 and 1 in turn, down the columns
-        runs = _rle_runs(annotation, size)
-        return np.repeat(np.arange(len(runs)) % 2 == 1, runs).reshape(width, height).T
+    if annotation.get("rle") is not None:
+        return masks.frPyObjects({"size": list(size), "counts": _rle_runs(annotation, size)}, *size)
     polygons = annotation.get("polygons") or []
     if not polygons:
         raise SampleError(f"{annotation['id']} has no polygon and no RLE, so it cannot be drawn")
     near = [part for polygon in polygons if (part := _near(polygon, size))]
-    if not near:
-        return np.zeros(size, bool)
-    return np.asarray(masks.decode(masks.merge(masks.frPyObjects(near, height, width))), bool)
+    return masks.merge(masks.frPyObjects(near or [[0.0] * 6], *size))
 
 
 def _near(polygon: Sequence[float], size: Size) -> list[float]:
