@@ -13,7 +13,6 @@ from PIL import Image
 import tfprep
 from tests.sources.building import built, fields_of, folder
 from tfprep import augment, codecs, images, sources
-from tfprep.dataset import open_dataset
 from tfprep.errors import RecipeError, SampleError, SourceError
 from tfprep.images.pillow import check_pixels
 from tfprep.recipe import Recipe
@@ -139,16 +138,6 @@ def test_a_build_keeps_16_bits_through_geometry_statistics_and_both_loaders(tmp_
     assert batch["image"].dtype == tf.uint16
     for key, image in zip(batch["key"].numpy(), batch["image"].numpy(), strict=True):
         np.testing.assert_array_equal(image, fields[key.decode()]["image"])
-
-
-def test_bands_and_floats_through_a_build(tmp_path):
-    bands = np.concatenate([DEEP, DEEP[:, ::-1]], axis=2).astype(np.float32) / 65535
-    root = folder(tmp_path / "data", {"a.tif": tiff(np.moveaxis(bands, 2, 0), planarconfig="separate")})
-    fields = fields_of(KEPT, root, tmp_path / "out", geometry=[augment.Flip(p=1.0)], variants={"train": 2})
-    np.testing.assert_array_equal(fields["a.tif"]["image"], bands)
-    dataset = open_dataset(tmp_path / "out")
-    np.testing.assert_array_equal(next(dataset.samples("train", 1, [0]))["image"], bands[:, ::-1])
-    np.testing.assert_allclose(dataset.manifest.statistics["image"].mean, bands.mean((0, 1)), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
