@@ -50,14 +50,11 @@ def test_the_page_about_predictions(names, monkeypatch):
         here = block.replace("64, 64", "24, 32").replace(", version=1", "")
         exec(compile(here, "docs/predict.md", "exec"), names)
     lines = [line.split(",") for line in Path("predictions.csv").read_text().splitlines()[1:]]
-    samples = names["photos"].samples("val")
-    keys = names["photos"].index("val", columns=["key"])["key"].to_pylist()
-    assert [line[0] for line in lines] == keys
-    for key, sample, line, label in zip(keys, samples, lines, names["rows"], strict=True):
+    for sample, (key, label, *scores) in zip(names["photos"].random_access("val"), lines, strict=True):
         expected = names["model"].predict_on_batch(sample["image"][None])[0]
-        np.testing.assert_allclose(np.array(line[2:], float), expected, rtol=1e-4)
-        np.testing.assert_allclose(names["predicted"][key], expected, rtol=1e-4)
-        assert label["label"] == sample["label"]
+        for predicted in (np.array(scores, float), names["predicted"][key]):
+            np.testing.assert_allclose(predicted, expected, rtol=1e-4)
+        assert label == names["photos"].class_names[sample["label"]]
     assert names["scores"].shape == (8, 3)
     assert names["matrix"].sum() == 8
     Path("recipe.py").write_text(pages.RECIPE.replace("{split}/", ""))

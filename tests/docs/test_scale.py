@@ -72,14 +72,7 @@ def test_the_scripts_for_a_few_machines_and_the_last_step(site, tmp_path, tool):
         pytest.skip(f"{tool} is not installed")
     (line,) = re.findall(rf"^{re.escape(tool)} .*", PAGE, re.M)
     out = tmp_path / "out"
-    for printed, here in (
-        ("0 15", "0 3"),
-        ("{0..15}", "{0..3}"),
-        ("/16", "/4"),
-        (" --workers 1", ""),
-    ):  # takes less time
-        line = line.replace(printed, here)
-    assert "/4" in line
+    line = re.sub(r"0( |\.\.)15", r"0\g<1>3", line.replace("/16", "/4").replace(" --workers 1", ""))  # takes less time
     (site / "hosts").write_text(":\n")  # this machine
     shell(line.replace("--quiet", "--quiet --workers 0"), site, out)
     finish_build(site / "photos.py", out, site / "data", options=BuildOptions(workers=0))

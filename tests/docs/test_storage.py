@@ -35,10 +35,8 @@ def test_the_page_runs(s3, tmp_path, monkeypatch, capsys):
         assert status_of(command) == 0
         assert lost in capsys.readouterr().out
         assert any(info.name == lost for info in open_store("s3://bucket/photos").list()) == there
-    assert (
-        status_of(COMMANDS["bench"].replace("--batch-size 64", "--batch-size 8"), "--rounds", "1", "--seconds", "0.1")
-        == 0
-    )
+    bench = COMMANDS["bench"].replace("--batch-size 64", "--batch-size 8")
+    assert status_of(bench, "--rounds", "1", "--seconds", "0.1") == 0
     names = {"tfprep": tfprep}
     (opened,) = BLOCKS
     exec(opened, names)
