@@ -359,6 +359,6 @@ def test_a_short_epoch_that_a_look_could_use_up_is_named_where_passes_are_epochs
         for _ in range(2):
             next(iter(train))
     assert [
-        text for text in caplog.messages if "has only 6 steps" in text and "steps_per_epoch=6 no epoch is" in text
+        text for text in caplog.messages if "has only 6 steps" in text and "repeat(), steps_per_epoch=6)" in text
     ] == caplog.messages
     assert len(caplog.messages) == 1

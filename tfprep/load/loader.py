@@ -88,8 +88,8 @@ class Progress:
         if self.length <= most and not self.is_evaluation and not self._warned:
             self._warned = True
             _LOG.warning(
-                "an epoch has only %s. What Keras takes to build a model, and fit and tf.data in advance, can count as an epoch, "
-                "which is then skipped. With train.repeat() and steps_per_epoch=%d no epoch is",
+                "an epoch has only %s. The batches that Keras and tf.data take in advance can count as an epoch, which the "
+                "training then does not see. It sees each with model.fit(train.repeat(), steps_per_epoch=%d)",
                 counted(self.length, "step"), self.length,
             )  # fmt: skip
 
