@@ -95,7 +95,12 @@ def worker_environment() -> dict[str, str]:
     keeps the memory of freed arrays, unless its variables are set: with the thresholds that it begins with, a photo of a
     megapixel takes a quarter more time.
     """
-    folders = os.pathsep.join(path or os.getcwd() for path in sys.path if path not in _added)
+    mine = [
+        path for path in sys.path if isinstance(path, str) and path not in _added
+    ]  # others are none to Python itself
+    folders = os.pathsep.join(
+        map(os.path.abspath, mine)
+    )  # also where the current folder changes before a process starts
     own = {"PYTHONPATH": folders, "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     return {**_KEEP_FREED, **os.environ, **own}
 
