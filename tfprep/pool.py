@@ -95,14 +95,9 @@ def worker_environment() -> dict[str, str]:
     keeps the memory of freed arrays, unless its variables are set: with the thresholds that it begins with, a photo of a
     megapixel takes a quarter more time.
     """
-    mine = [
-        path for path in sys.path if isinstance(path, str) and path not in _added
-    ]  # others are none to Python itself
-    folders = os.pathsep.join(
-        map(os.path.abspath, mine)
-    )  # also where the current folder changes before a process starts
-    own = {"PYTHONPATH": folders, "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    return {**_KEEP_FREED, **os.environ, **own}
+    folders = [os.path.abspath(path) for path in sys.path if isinstance(path, str) and path not in _added]
+    own = {"PYTHONPATH": os.pathsep.join(folders), "PYTHONSAFEPATH": "1"}
+    return {**_KEEP_FREED, **os.environ, **own, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def open_standard_descriptors() -> None:

@@ -296,6 +296,6 @@ def not_sendable(parts: Any, ops: Any) -> str:
         return "this system has no memfd_create"
     try:
         _Sender(io.BytesIO()).dump((parts, ops))
-    except Exception as error:  # of a user's class it may be any
+    except Exception as error:
         return f"a codec or an op cannot be sent to another process ({error})"
     return ""
