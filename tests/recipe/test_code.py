@@ -665,6 +665,20 @@ def test_the_version_of_an_installed_package_counts(tmp_path, monkeypatch):
     assert what_changed(descriptions[0], descriptions[2]) == [change]
 
 
+@pytest.mark.parametrize("target", ["of_others.SIZE", "of_others.Op.SIZE", "vars(of_others)['SIZE']"])
+def test_what_a_recipe_sets_in_another_module_counts(tmp_path, target):
+    (tmp_path / "of_others.py").write_text(
+        "SIZE = 1\nclass Op:\n    SIZE = 1\n    def __call__(self, s, g): return self.SIZE"
+    )
+    made = []
+    for number in (2, 2, 3):
+        code = f"import of_others\n{target} = {number}"
+        (tmp_path / "recipe.py").write_text(_SMALL.format(code=code, inside="of_others.Op()"))
+        made.append(load_recipe(tmp_path / "recipe.py").fingerprint("train"))
+    sys.path.remove(str(tmp_path))
+    assert made[0] == made[1] != made[2]
+
+
 def test_a_module_whose_source_cannot_be_read_is_refused(tmp_path, monkeypatch):
     with zipfile.ZipFile(tmp_path / "code.zip", "w") as archive:
         archive.writestr("of_a_zip_file.py", "def f(s, g): return 1")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import os
 import sys
 import traceback
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tfprep.errors import RecipeError, summary_of
 from tfprep.pool import import_from
@@ -18,7 +20,7 @@ from tfprep.recipe.model_fields import ModelFields
 from tfprep.recipe.recipe import Recipe
 from tfprep.storage.urls import folder_at, is_remote
 
-Defined = TypeVar("Defined")
+Defined = TypeVar("Defined", Recipe, ModelFields)
 
 
 def load_recipe(path: Path) -> Recipe:
@@ -86,11 +88,21 @@ def _defined(path: Path, module_name: str, variable: str, kind: type[Defined]) -
         raise
     except BaseException as error:  # also SystemExit and what else a module raises
         raise _located(path, error) from error
-    value = getattr(module, variable, None)
+    value: Any = getattr(module, variable, None)
     if not isinstance(value, kind):
         found = f"found {variable} = {value!r}" if hasattr(module, variable) else f"found no {variable}"
         raise RecipeError(f"{path}: expected {variable} = tfprep.{kind.__name__}(...), {found}")
-    return value
+    # What `ops.SIZE = 5` does is shown by no option: the file is part of the fingerprint.
+    defined: Defined = replace(value, depends=[*value.depends, module]) if _sets_others(path) else value
+    return defined
+
+
+def _sets_others(path: Path) -> bool:
+    """Return True if a statement of a file, outside of its functions and classes, sets an attribute or an item of something."""
+    definitions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    statements = [one for one in ast.parse(path.read_bytes()).body if not isinstance(one, definitions)]
+    stored = (node for one in statements for node in ast.walk(one) if isinstance(getattr(node, "ctx", None), ast.Store))
+    return any(isinstance(node, ast.Attribute | ast.Subscript) for node in stored)
 
 
 def _located(path: Path, error: BaseException) -> RecipeError:
