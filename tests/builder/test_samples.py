@@ -317,7 +317,7 @@ FORMS = [
     ("map", np.zeros((60, 80), object), "got object"),
     ("map", [[1.0]], "got list"),
     ("map", np.full((60, 80), np.nan), "NaN or infinity"),
-    ("map", np.ma.masked_invalid(np.full((60, 80), np.nan)), "no masked values"),
+    ("map", np.ma.masked_invalid(np.full((60, 80), np.nan)), "masked values"),
     ("map", np.zeros((5, 80)), r"height and width \(60, 80\)"),
     ("label", np.zeros((2, 2), int), r"a label, .* one class, or \[K\], got int64 \[2, 2\]"),
     ("label", np.float32(1), "a label"),

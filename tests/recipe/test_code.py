@@ -684,7 +684,7 @@ def test_a_module_whose_source_cannot_be_read_is_refused(tmp_path, monkeypatch):
         archive.writestr("of_a_zip_file.py", "def f(s, g): return 1")
     monkeypatch.syspath_prepend(str(tmp_path / "code.zip"))
     made = importlib.import_module("of_a_zip_file")
-    with pytest.raises(RecipeError, match=r"of_a_zip_file.py cannot be read, so that a change of the module"):
+    with pytest.raises(RecipeError, match=r"of_a_zip_file.py cannot be read, so that no change of it would be seen"):
         Recipe("r", sources.Folder(), {"image": codecs.Jpeg()}, derive={"d": made.f}).describe()
 
 

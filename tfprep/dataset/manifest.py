@@ -483,9 +483,7 @@ def _check_counts(manifest: Manifest) -> None:
             )
     for name, statistics in manifest.statistics.items():
         if len(statistics.mean) != len(statistics.std) or not statistics.mean or min(statistics.std) < 0:
-            raise DatasetError(
-                f"statistics.{name}: mean and std have one number each a channel, and std is not negative"
-            )
+            raise DatasetError(f"statistics.{name}: mean and std have one number per channel, and std is not negative")
         shape = manifest.fields[name].spec.shape if name in manifest.fields else ()
         if len(shape) != 3 or shape[2] not in (None, len(statistics.mean)):
             raise DatasetError(f"statistics.{name} does not have one mean per channel of an image field")
@@ -501,9 +499,7 @@ def _check_added(manifest: Manifest) -> None:
             _check_field(name, info)
         for split, variants in added.variants.items():
             if split not in manifest.splits or not 1 <= variants <= manifest.splits[split].variants:
-                raise DatasetError(
-                    f"added.{group}.variants names {variants} variants of {split}, which it does not have"
-                )
+                raise DatasetError(f"added.{group}.variants names {variants} variants of {split}, which are not there")
         names += added.fields
     if len(set(names)) < len(names):
         raise DatasetError("a field is stored twice, and added once more")

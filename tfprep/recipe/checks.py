@@ -53,9 +53,7 @@ def check_options(options: Mapping[str, Any]) -> None:
         check_ops(option, options[option])
         for op in options[option]:
             if any(getattr(each_op, "sizes", None) is not None for each_op in with_inner(op)):
-                raise RecipeError(
-                    f"{option}: {op!r} has sizes by epoch, which are for a loader; give a height and width"
-                )
+                raise RecipeError(f"{option}: {op!r} has sizes by epoch, which are for loaders; give height and width")
     _check_codecs(options)
 
 
@@ -103,9 +101,7 @@ def file_digest(path: Path) -> str:
     """Return the SHA-256 of one of `Recipe.files` in hexadecimal. Raises RecipeError if it cannot be read."""
     try:
         if not path.is_file():  # opening a pipe would wait for ever
-            raise RecipeError(
-                f"files: there is no regular file {path}; a relative name is one below the recipe's folder"
-            )
+            raise RecipeError(f"files: there is no regular file {path}; relative names are below the recipe's folder")
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             state = str(path), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -239,17 +239,13 @@ def _module_digest(name: str, file: str) -> str:
     if not file.endswith(".py"):  # a compiled extension
         return hashlib.sha256(_read(file)).hexdigest()[:16]
     if not os.path.isfile(file):  # it is in a zip file, or was removed after its import
-        raise RecipeError(
-            f"{file} cannot be read, so that a change of the module {name} would not be seen; put it into a folder"
-        )
+        raise RecipeError(f"{file} cannot be read, so that no change of it would be seen; put it into a folder")
     tree = _parsed(_read(file))
     if name in sys.modules:
         now = sys.modules[name].__spec__, digest_of([tree])
         spec, source = _first_read.setdefault(name, now)
         if spec is now[0] and source != now[1]:
-            raise RecipeError(
-                f"{file} was edited after this process imported it; reload the module, or start a new process"
-            )
+            raise RecipeError(f"{file} was edited after this process imported it; reload it, or start a new process")
         _first_read[name] = now
     rest = [statement for statement in tree.body if not _is_result(statement)]
     used = {node.id for statement in rest for node in ast.walk(statement) if isinstance(node, ast.Name)}

@@ -59,9 +59,7 @@ def load_fields(path: Path) -> ModelFields:
         RecipeError: There is no such file, or it is wrong; the message says what.
     """
     if path.suffix != ".py" or not path.is_file():
-        raise RecipeError(
-            f"{path}: no such file; fields are a Python file that defines FIELDS = tfprep.ModelFields(...)"
-        )
+        raise RecipeError(f"{path}: no such file; fields are a Python file with FIELDS = tfprep.ModelFields(...)")
     return _defined(path, _module_name(path, "fields"), "FIELDS", ModelFields)
 
 

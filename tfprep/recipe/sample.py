@@ -243,9 +243,7 @@ def _check_value(value: Any, kind: Kind, size: Size | None) -> None:
     value = np.asarray(value) if isinstance(value, np.generic) else value
     check_form(value, kind)
     if np.ma.is_masked(value):
-        raise SampleError(
-            "expected no masked values, which would be stored as the numbers below the mask: fill them (`filled`)"
-        )
+        raise SampleError("masked values would be stored as the numbers below the mask: fill them (`filled`)")
     if kind in RASTER_KINDS and size is not None and value.shape[:2] != size:
         raise SampleError(f"expected an array of height and width {size}, got shape {value.shape}")
     if isinstance(value, np.ndarray) and value.dtype.kind == "f" and not np.isfinite(value).all():

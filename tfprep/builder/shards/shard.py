@@ -206,9 +206,7 @@ class BuildContext:
         if recipe.fingerprint() != self.fingerprint:
             # A worker that replaces one that died starts minutes after the plan: the file may have been edited meanwhile.
             name = str(self.source) if isinstance(self.source, Path) else "the code of the recipe"
-            raise RecipeError(
-                f"{name} changed while the build was running; run the build again, with the recipe as it is now"
-            )
+            raise RecipeError(f"{name} changed while the build was running; run the build again")
         return recipe
 
     @cached_property
@@ -425,9 +423,7 @@ class _Shard:
                 moments, counts = self._sums(stored, position)
             payload, spans = encode(stored.features)
             if len(payload) >= MOST_RECORD:
-                raise SampleError(
-                    f"a record of {len(payload):,} bytes; protocol buffers hold less than 2 GiB", stage="encode"
-                )
+                raise SampleError(f"a record has less than 2 GiB, not {len(payload):,} bytes", stage="encode")
             digest = image_hash = None  # what belongs to the image, and not to a variant, is in the row of variant 0
             if not rows:
                 digest = raw.image_digest.hex() or None
