@@ -27,7 +27,8 @@ _WHOLE_VALUE = re.compile(r"[+-]?[0-9]+(?:\.0*)?")
 
 
 def name_cell(cell: Any) -> str:
-    """Return a class, split, group or key as text; the cell is text, a whole number or a truth value."""
+    """Return a class, split, group or key as text without spaces around it; the cell is text, a whole number or a truth value."""
+    cell = cell.strip() if isinstance(cell, str) else cell
     if isinstance(cell, bool):
         return str(cell).lower()
     if isinstance(cell, float) and cell.is_integer():
@@ -67,13 +68,11 @@ def label_cell(cell: Any, numbers: Mapping[str, int], separator: str | None = No
 
 def class_cell(cell: Any, separator: str | None = None) -> list[str] | None:
     """Return the names of the classes in a cell; None where it is empty."""
-    if cell is None or (isinstance(cell, float) and math.isnan(cell)):
-        return None
-    cell = cell.strip() if isinstance(cell, str) else cell
-    if cell == "":
+    is_nan = isinstance(cell, float) and math.isnan(cell)
+    if cell is None or is_nan or (isinstance(cell, str) and not cell.strip()):
         return None
     if separator is not None and isinstance(cell, str):
-        cell = [part.strip() for part in cell.split(separator) if part.strip()]
+        cell = [part for part in cell.split(separator) if part.strip()]
     return [name_cell(item) for item in (cell if isinstance(cell, list | tuple) else [cell])]
 
 
