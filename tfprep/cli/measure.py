@@ -111,22 +111,16 @@ def bench_command(folder: str, as_json: bool, html: Path | None, fail_if_waiting
     return EXIT_CHECK_FAILED if fail_if_waiting is not None and waited > fail_if_waiting else 0
 
 
+_OF_FORMS = ("folder", "as_json", "forms", "split", "rounds", "seconds", "data", "samples")
+
+
 def _check_given(flags: dict[str, Any]) -> None:
     """Raise UsageError for an option that would do nothing beside the others."""
     context = click.get_current_context()
     given = [name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     for name in given:
         option_name = f"--{name.removesuffix('_name').replace('_', '-')}"
-        if flags["forms"] and name not in (
-            "folder",
-            "as_json",
-            "forms",
-            "split",
-            "rounds",
-            "seconds",
-            "data",
-            "samples",
-        ):
+        if flags["forms"] and name not in _OF_FORMS:
             raise click.UsageError(f"{option_name} does nothing with --forms")
         for needed, others in (("forms", ("data", "samples")), ("model_name", ("inputs", "targets"))):
             if name in others and not flags[needed]:

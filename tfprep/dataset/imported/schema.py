@@ -32,18 +32,7 @@ _PLACE_WORDS = {
     *("keypoint", "keypoints", "landmark", "landmarks", "corner", "corners"),
 }
 _OTHER_WORDS = {
-    "id",
-    "ids",
-    "num",
-    "number",
-    "count",
-    "label",
-    "labels",
-    "class",
-    "score",
-    "scores",
-    "area",
-    "visibility",
+    *("id", "ids", "num", "number", "count", "label", "labels", "class", "score", "scores", "area", "visibility"),
 }
 """Words of what belongs to boxes and points, and is no place."""
 _ROWS: Mapping[Kind, int] = {"boxes": 4, "points": 2}
