@@ -55,16 +55,6 @@ def test_images_are_counted_where_the_first_component_is_none(timed, tf):
     assert (clock.read().batches, clock.read().images) == (2, 6)
 
 
-def test_a_seeded_shuffle_gives_the_same_order(timed, tf):
-    """No second iterator is opened, which would draw another seed."""
-
-    def epochs(through):
-        dataset = quiet(tf.data.Dataset.range(50).shuffle(50, seed=3))
-        return [[int(number) for number in through(iter(dataset))] for _ in range(2)]
-
-    assert epochs(lambda iterator: timed(iterator)[0]) == epochs(lambda iterator: iterator)
-
-
 def _late(seconds):
     def batches():
         for number in range(6):
