@@ -118,20 +118,21 @@ def _accounted(proposal: Reading, files: Files) -> Reading:
     explains += [compile_pattern(text, "init").match_path for text in texts]
     unread = (path for path in every if hash(path) not in facts.used and path not in declared)
     left = [path for path in unread if all(match(path) is None for match in explains)]
-    classes = sorted({*facts.objects}.union(*facts.labels.values()))
+    classes = {*facts.objects}.union(*facts.labels.values())
     if classes and proposal.layout != "yolo" and len(left) <= FEW:  # YOLO's say which number a class has
-        left = [path for path in left if sorted(line for line in files.lines(path) if line in classes) != classes]
+        named = {path: [line for line in files.lines(path) if line in classes] for path in left}
+        left = [path for path in left if sorted(named[path]) != sorted(classes)]
     of_tests = {folder for folder in files.images if is_test(folder) and not facts.splits.keys() & {*folder.split("/")}}
     unlabeled = {path for path in left if image_suffix(path) and path.rpartition("/")[0] in of_tests}
     if unlabeled and any(unlabeled.issuperset(couple) for pair in files.pairs for couple in pair.files):
         unlabeled = set()  # such as masks
-    left_out = "images of a test split have no labels, and are left out"
-    remarks += [(0, f"{left_out}: {listed_files(sorted(unlabeled))}")] if unlabeled else []
     remarks += [*_about_splits(source, facts, files), *_about_samples(source, facts, files)]
+    such = listed_files(sorted(unlabeled))
+    remarks += [(0, f"images of a test split have no labels, and are left out: {such}")] if unlabeled else []
     checks = [*proposal.checks, *(text for share, text in remarks if share <= _FEW_WRONG)]
     doubts = [*proposal.doubts, *(text for share, text in remarks if share > _FEW_WRONG)]
-    unexplained = sorted({*left} - unlabeled)
-    return replace(proposal, source=source, facts=facts, checks=checks, doubts=doubts, left=unexplained)
+    left = sorted({*left} - unlabeled)
+    return replace(proposal, source=source, facts=facts, checks=checks, doubts=doubts, left=left)
 
 
 def _fitted(proposal: Reading, files: Files) -> tuple[Any, Facts, list[tuple[float, str]]]:
@@ -155,7 +156,7 @@ def _fitted(proposal: Reading, files: Files) -> tuple[Any, Facts, list[tuple[flo
     elif facts.masks:  # of a table or an archive
         paired, remarks = with_classes(Paired("*", "masks"), facts.masks)
         if paired.numbers or paired.palette:
-            remarks = [(1, f"{text}, which sources.Paired does for masks in files of their own") for _, text in remarks]
+            remarks = [(1, f"{text}, as sources.Paired reads masks in files of their own") for _, text in remarks]
     for form in (*proposal.others, *(_PIXELS if hasattr(source, "pixels") else ())):
         if len(facts.problems) > (0 if form is _PIXELS[0] else _FEW_WRONG * facts.opened):
             is_pixels = isinstance(form, Pixels)

@@ -159,8 +159,7 @@ def _proposals(files: Files, pattern: str, heads: Sequence[_Head]) -> Iterator[R
     if sources := _sources(files, head, table, images.pop(), splits, targets):
         for column in of_split if isinstance(sources[0].splits, Fractions) else []:
             head.doubt(f"the column {column!r} may say the splits, and this recipe draws new ones")
-        unlabeled = [path for one in others for path in one.images]
-        if unlabeled:
+        if unlabeled := [path for one in others for path in one.images]:
             head.checks.append(f"images of {others[0].path} have no labels, and are left out: {len(unlabeled)}")
         declared = (*(one.path for one in heads if one.path in paths or is_test(one.path)), *unlabeled)
         yield Reading("table", sources[0], declared, head.checks, head.doubts, sources[1:])
