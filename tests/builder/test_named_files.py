@@ -102,7 +102,7 @@ def test_a_recipe_in_memory_keeps_what_it_was_made_with(tmp_path):
     ("files", "message"),
     [
         ("model", "files: expected a list of names of files, not 'model'"),
-        *(([name], f"there is no regular file .*{name}; a relative name is") for name in ("absent", "folder", "pipe")),
+        *(([name], f"there is no regular file .*{name}; relative names are") for name in ("absent", "folder", "pipe")),
     ],
 )
 def test_wrong_names_are_named(tmp_path, files, message):
