@@ -132,7 +132,7 @@ def header_text(data: bytes, name: str) -> str:
     """Return an element as text; "" if the file does not have it. Raises SampleError."""
     header = read_header(data)
     with _reading():
-        return str(header.get(name) or "")
+        return str(header.get(name) or "").strip()
 
 
 @contextmanager
