@@ -121,6 +121,20 @@ def test_boxes_in_four_features_are_one_field(data, detections):
     assert not list(verify(data.path))
 
 
+def test_shares_are_not_taken_for_pixels_because_of_one_wrong_number(tmp_path):
+    def index(*largest):
+        boxes = [{name: np.float32([0.5 * one]) for name in SIDES_OF_A_BOX} for one in largest]
+        image = image_bytes(np.random.default_rng(2), (20, 30))
+        write(tmp_path / "0.tfrecord", [serialized({"image": image, **sides}) for sides in boxes])
+        index_tfrecords(str(tmp_path / "0.tfrecord"), "train", tmp_path / "out")
+        return [sample["boxes"][0, 0] for sample in tfprep.open(tmp_path / "out").samples("train")]
+
+    assert index(1, 1.5, 0) == [15, 22.5, 0]
+    assert index(20, 0, 40) == [10, 0, 20]  # an empty box among pixels
+    with pytest.raises(DatasetError, match="'xmin': 1 of 3 records have numbers above 2, as pixels are"):
+        index(1, 20, 0.5)
+
+
 def test_shares_are_those_of_the_image_of_their_group(tmp_path):
     """Two cameras with images of different sizes."""
     rng = np.random.default_rng(2)

@@ -21,7 +21,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tfprep.dataset.imported.schema import BOX_SIDES, LONGEST_VALUE, UNREADABLE, FeatureSummary
+from tfprep.dataset.imported.schema import BOX_SIDES, LONGEST_VALUE, MOST_SHARE, UNREADABLE, FeatureSummary
 from tfprep.dataset.imported.shards import Shard, current
 from tfprep.dataset.index import numpy_column
 from tfprep.dataset.manifest import digest_of
@@ -331,11 +331,13 @@ def summarize(shards: Iterable[Shard], folder: Path) -> dict[str, FeatureSummary
     for shard in shards:
         for records, features in read_part(shard, folder):
             weights = draws.integers(1 << 31, size=len(records))[numpy_column(features["record"])]
-            weighed = features.append_column("weighed", pa.array(weights * numpy_column(features["count"])))
-            rows = weighed.group_by(["feature", "kind", "form"], use_threads=False)
-            rows = rows.aggregate(
-                [("offset", "count"), ("is_text", "all"), ("greatest", "max"), ("weighed", "sum"), *ranges]
-            )
+            in_pixels = (numpy_column(features["greatest"]) > MOST_SHARE).astype(np.int64)
+            numbers = {"weighed": weights * numpy_column(features["count"]), "in_pixels": in_pixels}
+            for name, column in numbers.items():
+                features = features.append_column(name, pa.array(column))  # noqa: PLW2901
+            rows = features.group_by(["feature", "kind", "form"], use_threads=False)
+            sums = [(name, "sum") for name in numbers]
+            rows = rows.aggregate([("offset", "count"), ("is_text", "all"), ("greatest", "max"), *sums, *ranges])
             for row in rows.to_pylist():
                 summaries.setdefault(row["feature"], FeatureSummary()).add(row)
     return summaries

@@ -37,7 +37,7 @@ _OTHER_WORDS = {
 """Words of what belongs to boxes and points, and is no place."""
 _ROWS: Mapping[Kind, int] = {"boxes": 4, "points": 2}
 """The kinds that a list of numbers may be declared as, with the numbers in a row of it."""
-_MOST_SHARE = 2
+MOST_SHARE = 2
 """Sides of boxes that are all smaller are shares of the image, some of them a little beyond its edge."""
 BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")
 """Ends of the names of features that hold the sides of boxes, in the order of `xyxy`."""
@@ -60,6 +60,7 @@ class FeatureSummary:
         images: The number of records by what the header of the image says: "jpeg 3 8" for three channels of 8 bits.
         is_text: Whether all its strings are text.
         greatest: The greatest integer, or the greatest number of a feature whose name is one of boxes, rounded up; at least 0.
+        in_pixels: The number of records whose greatest number is above `MOST_SHARE`.
         weighed: The sum of its "count" times a random number of the record: equal sums mean that every record has as
             many values of one feature as of the other.
         ranges: The least and the greatest "count" of values in a record, "value_size" (bytes of a value, or of all numbers of a
@@ -68,7 +69,7 @@ class FeatureSummary:
 
     def __init__(self) -> None:
         self.kinds, self.images = Counter[str](), Counter[str]()
-        self.is_text, self.greatest, self.weighed = True, 0, 0
+        self.is_text, self.greatest, self.weighed, self.in_pixels = True, 0, 0, 0
         self.ranges: dict[str, tuple[int, int]] = {}
 
     def add(self, row: Mapping[str, Any]) -> None:
@@ -77,6 +78,7 @@ class FeatureSummary:
         self.kinds[kind] += records
         self.is_text, self.greatest = self.is_text and row["is_text_all"], max(self.greatest, row["greatest_max"])
         self.weighed += row["weighed_sum"]
+        self.in_pixels += row["in_pixels_sum"]
         names = ["count", "value_size"]
         if form:
             self.images[form] += records
@@ -262,7 +264,7 @@ def _with_boxes(
 ) -> list[IndexedField]:
     """Make boxes of numbers that are declared as boxes, and of four lists of equal shape that are named as their sides.
 
-    Shares of the image and numbers in pixels are told apart by the greatest number, unless the form is declared.
+    Shares of the image and numbers in pixels are told apart by the greatest number of most records, unless the form is declared.
     """
     by_feature = {item.feature: item for item in fields}
     kept, rows_of = list(fields), dict[str, partial[tuple[str, ...] | None]]()
@@ -273,8 +275,13 @@ def _with_boxes(
         sides = [by_feature.get(f"{prefix}{slash}{name}") for name in BOX_SIDES]
         parts = [part for part in sides if part is not None and part.spec.dtype == "float32"]
         if side == BOX_SIDES[0] and len(parts) == 4 and len({part.spec.shape for part in parts}) == 1:
-            greatest = max(summaries[part.feature].greatest for part in parts)
-            form, name = form or ("xyxy" if greatest > _MOST_SHARE else "rel_xyxy"), "boxes"
+            in_pixels = max(summaries[one.feature].in_pixels for one in parts)
+            if not form and 0 < 2 * in_pixels <= (records := summaries[item.feature].kinds["float"]):
+                raise DatasetError(
+                    f"{item.feature!r}: {in_pixels} of {records} records have numbers above {MOST_SHARE}, as pixels are, and the "
+                    "others shares of the image? Declare it as boxes, with their format, in --features"
+                )
+            form, name = form or ("xyxy" if in_pixels else "rel_xyxy"), "boxes"
             axis, above = (*item.spec.shape, 1)[0], prefix.rpartition("/")[0]
         elif form and item.spec.kind == "boxes":
             parts, axis, name, above, weighed = [item], item.spec.shape[0], item.name, prefix, weighed // 4
