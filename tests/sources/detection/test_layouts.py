@@ -128,7 +128,7 @@ READ: list[tuple[str, str | dict[str, str], Any]] = [
     ("cat/# dog/# classes.txt=names", "{label}/*", None),
     ("sea/a_train# city/pier#", "{label}/*", None),
     ("train/images/a# valid/images/b#", "{split}/images/*", None),
-    ("train/a# train/x.json=coco:train/ test/b# test/x.json=coco:test/ README.roboflow.txt=names", "{split}/*", OBJECTS),
+    ("train/a# train/x.json=coco:train/ test/b# test/x.json=coco:test/ README_1.txt=names", "{split}/*", OBJECTS),
     ("train/a# annotations/train.json=coco:train/ annotations/info_test.json=no_annotations", "{split}/*", OBJECTS),
     ("images/train/a# images/val/b# labels.json=coco:images/", "images/{split}/*", OBJECTS),
     ("images/a# labels/a#.txt=line coco128.yaml=coco128", {"images/*": "train"}, OBJECTS),

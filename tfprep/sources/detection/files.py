@@ -32,7 +32,7 @@ _NO_DATA = frozenset((
 ))  # fmt: skip
 """The suffixes of text for people, of programs, and of files that file managers and trainers write."""
 _NOTES = re.compile(
-    r"(?:readme|licen[cs]e|copying|changelog|requirements|citation|attribution|authors|notice)\b.*|tfprep\.json",
+    r"(?:.*readme|(?:licen[cs]e|copying|changelog|requirements|citation|attribution|authors|notice)\b).*|tfprep\.json",
     re.IGNORECASE,
 )
 ANSWERS = re.compile(r"(?:.*/)?[^/]*submission[^/]*\.csv", re.IGNORECASE)
