@@ -133,8 +133,10 @@ def _by_pillow(data: bytes, page: int | None) -> Numbers:
                     "a PNG of 16 bits per channel with one transparent color; save it with an alpha channel"
                 )
             white = white_level(image, data)
-            pixels = upright(_sixteen_bits(image, data), orientation)
-            return Numbers(pixels, None if white is None else (0.0, float(white)))
+            pixels = decode_png(data) if image.format == "PNG" else by_opencv(data)
+            if pixels.dtype != np.uint16 or pixels.shape[:2] != (image.height, image.width):
+                raise SampleError("not a whole image of 16 bits a channel")
+            return Numbers(upright(pixels, orientation), None if white is None else (0.0, float(white)))
         image.load()
         mode = _KEPT.get(image.mode)
         if image.mode in ("P", "PA"):
@@ -148,13 +150,6 @@ def _by_pillow(data: bytes, page: int | None) -> Numbers:
 _KEPT = {mode: mode for mode in ("L", "LA", "RGB", "RGBA", "I", "F", "I;16", "I;16L", "I;16B")} | {"1": "L"}
 """The mode in which Pillow gives an image's own channels; all others (CMYK, YCbCr, LAB) become RGB."""
 _ALPHA = {"1": "LA", "L": "LA", "RGB": "RGBA"}
-
-
-def _sixteen_bits(image: Image.Image, data: bytes) -> Array:
-    array = decode_png(data) if image.format == "PNG" else by_opencv(data)
-    if array.dtype != np.uint16 or array.shape[:2] != (image.height, image.width):
-        raise SampleError("not a whole image of 16 bits a channel")
-    return array
 
 
 def _seek(image: Image.Image, page: int | None) -> None:

@@ -243,7 +243,6 @@ _LOCAL_HEADER = struct.Struct("<4s22xHH")
 """The fields of a zip member's own header (APPNOTE.TXT 4.3.7) that say where its data begins: the mark, and the lengths of name
 and extra field."""
 _ENCRYPTED = 1
-_PIECE_BYTES = 1 << 20
 _HIDDEN_MEMBER = re.compile(rf"(?:^|/)(?:{NOT_SHOWN.pattern})")
 
 
@@ -293,7 +292,7 @@ def _tar_members(file: BinaryIO, tally: Counter[str], start: int = 0) -> Iterato
             raise tarfile.ReadError("the mark of its end is missing: it was cut short, or its writer was not closed")
         if any(mark):  # tarfile takes a header that it cannot read for the end
             raise tarfile.ReadError(f"the header of the member at byte {archive.offset:,} is damaged")
-        while start == 0 and (rest := file.read(_PIECE_BYTES)):
+        while start == 0 and (rest := file.read(tarfile.RECORDSIZE)):
             if any(rest):
                 raise tarfile.ReadError("there are bytes after the mark of its end; join tars with `tar --concatenate`")
 

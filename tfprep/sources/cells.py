@@ -13,11 +13,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from tfprep.errors import SourceError
 from tfprep.fields import Kind
-from tfprep.sources.patterns import Template
+from tfprep.sources.patterns import Template, spelled
 from tfprep.sources.rows import RawCell
 from tfprep.sources.source import class_name_fault, key_of
 
@@ -182,14 +183,15 @@ class CellPath:
     `**/NAME` stands for, by its name (`tfprep.sources.patterns.image_places`).
     """
 
+    root: Path
     template: Template
     by_file: bool
     places: Mapping[str, str]
 
     @staticmethod
-    def parse(text: str, by_file: bool, places: Mapping[str, str] | None = None) -> CellPath:
+    def parse(root: Path, text: str, by_file: bool, places: Mapping[str, str]) -> CellPath:
         template = Template.parse(text)
-        return CellPath(template if template.holes else Template(((True, text),)), by_file, places or {})
+        return CellPath(root, template if template.holes else Template(((True, text),)), by_file, places)
 
     @cached_property
     def columns(self) -> list[str]:
@@ -216,6 +218,6 @@ class CellPath:
         try:
             path = self.template.fill(part)
             name = path.removeprefix("**/")
-            return path_cell(path if name == path else self.places.get(key_of(name), name))
+            return spelled(self.root, path_cell(path if name == path else self.places.get(key_of(name), name)))
         except SourceError as error:
             raise SourceError(f"{field!r}: {error}") from error

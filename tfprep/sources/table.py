@@ -167,7 +167,7 @@ class _Rows:
         self.values: dict[str, tuple[Kind, tuple[str, ...]]] = {}
         for name, (kind, column) in options.sources().items():
             if kind in FILE_KINDS:
-                self.files[name] = CellPath.parse(str(column), by_file, places)
+                self.files[name] = CellPath.parse(root, str(column), by_file, places)
             else:
                 self.values[name] = kind, (column,) if isinstance(column, str) else column
         splits = options.splits

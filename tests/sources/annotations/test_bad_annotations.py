@@ -62,3 +62,14 @@ def test_one_class_in_two_spellings_of_unicode_is_one_class(tmp_path):
         assert listing.classes == {"box_labels": ("caf\u00e9",)}
         ((objects,),) = [entry.values for entry in listing.entries]
         assert [one["label"] for one in objects["objects"]] == [0, 0]
+
+
+def test_files_are_found_in_either_spelling_of_unicode(tmp_path):
+    """A table or a JSON file of Linux names files that a Mac has packed."""
+    root = folder(tmp_path, {"cafe\u0301.png": 1, "t.csv": "id,x\ncaf\u00e9.png,1\n"})
+    images = [{"id": 1, "file_name": "caf\u00e9.png"}]
+    (root / "t.json").write_text(json.dumps({"images": images, "annotations": [], "categories": []}))
+    tables = sources.Table("t.csv", "id"), sources.ObjectTable("t.csv", "id", "x", fields=("box_labels",))
+    for source in (*tables, sources.Coco("t.json", "{file_name}")):
+        (entry,) = source.scan(root).entries
+        assert (entry.key, entry.files) == ("caf\u00e9.png", ("cafe\u0301.png",))

@@ -31,7 +31,7 @@ from tfprep.sources.annotations.listing import (
 from tfprep.sources.annotations.objects import DRAWN, check_drawing
 from tfprep.sources.cells import path_cell
 from tfprep.sources.folder import split_files
-from tfprep.sources.patterns import Template, compile_pattern
+from tfprep.sources.patterns import Template, compile_pattern, spelled
 from tfprep.sources.raw import read_whole
 from tfprep.sources.source import Entry, Listing, class_name_fault, key_of
 from tfprep.sources.splits import Row
@@ -80,16 +80,16 @@ class Coco(AnnotatedSource):
         """List the images of all annotation files below `root`; see `Source.scan`."""
         files = CocoFiles(self, root)
         check_drawing(self.fields, len(files.names), self.void, "Coco")
-        return object_listing(self, files.names, partial(self._rows, files), passed_over=files.passed_over)
+        return object_listing(self, files.names, partial(self._rows, root, files), passed_over=files.passed_over)
 
-    def _rows(self, files: CocoFiles, tally: Counter[str]) -> Iterator[Row]:
+    def _rows(self, root: Path, files: CocoFiles, tally: Counter[str]) -> Iterator[Row]:
         template = Template.parse(self.images)
         for image, of_image, holes, file in files.images(tally):
             name = image_file_name(image)
             try:
                 if not isinstance(name, str) or not name:
                     raise SourceError(f"expected the file_name of an image as text; got {name!r}")
-                path = path_cell(template.fill({**holes, "file_name": name}.__getitem__))
+                path = spelled(root, path_cell(template.fill({**holes, "file_name": name}.__getitem__)))
             except SourceError as error:
                 raise SourceError(f"{file}: {error}") from error
             objects = self.objects_of(of_image, lambda one: self._object(one, files, tally))

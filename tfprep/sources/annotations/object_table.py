@@ -112,7 +112,7 @@ class ObjectTable(AnnotatedSource):
 
     def _images(self, root: Path, tables: list[tuple[str, str]]) -> dict[str, _Image]:
         images: dict[str, _Image] = {}
-        place = CellPath.parse(self.image, True, image_places(root, self.image))
+        place = CellPath.parse(root, self.image, True, image_places(root, self.image))
         of_box = (self.boxes,) if isinstance(self.boxes, str) else self.boxes or ()
         columns = [*place.columns, *of_box, *filter(None, (self.label, self.split))]
         for row in table_rows(root, tables, columns):
