@@ -58,7 +58,7 @@ WRONG = [
     ({"start_step": 2**58}, "start_step is a whole number from 0 to 68,719,476,736"),
     ({"start_step": 2**36, "batch_size": 8}, "is after the last of 4,294,967,296 epochs"),
     ({"prefetch": 10**30}, f"prefetch={10**30} takes"),
-    ({"balance": "caption"}, "no column 'caption'; it has key, shard, label"),
+    ({"balance": "caption"}, "it has key, shard, label, height, width; for a stored field give where= the keys"),
     ({"weights": {"cat": 1}}, "do not name the classes 'dog', 'owl'; name every class, 0 leaves one out"),
     ({"weights": {"cat": 1, "dog": 1, 1: 2, "owl": 1}}, "weights name a class twice, by its name and by its number: {"),
     ({"weights": {0: 1, 1: 1, 2: 1, 0.5: 9}}, "by their names or whole numbers, not by 0.5"),

@@ -220,6 +220,7 @@ def _column(part: SplitRows, name: str) -> pa.ChunkedArray:
         return index.column(name)
     columns = part.dataset.index(part.split, 0, None, first=0).column_names
     known = [column for column in columns if column in (*_TOLD, *part.dataset.fields)]
-    near = difflib.get_close_matches(name, known, 1)
-    meant = f"; did you mean {near[0]!r}?" if near else ""
+    meant = "".join(f"; did you mean {near!r}?" for near in difflib.get_close_matches(name, known, 1))
+    if name in part.dataset.fields:
+        meant = "; for a stored field give where= the keys, pc.field('key').isin(keys)"
     raise LoaderError(f"the index of {part.dataset.path} has no column {name!r}; it has {', '.join(known)}{meant}")
