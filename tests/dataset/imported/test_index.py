@@ -209,6 +209,10 @@ WRONG_DECLARATIONS = [
     ({"bands": {"kind": "points", "shape": [4, 10]}}, r"'bands' is declared as points, whose shape is \[null, 2\]"),
     ({"bands": {**BOXES, "shape": [2, 4]}}, "the records have 40 values"),
     (
+        {"bbox": {"kind": "boxes", "format": "rel_yxyx"}},
+        "'bbox' is declared as rel_yxyx, shares .* 1 records have numbers above 2",
+    ),
+    (
         {"image": {"kind": "image", "dtype": "float32"}},
         "'image' is declared as float32 .* its images are uint8, 8 to 8 high",
     ),
@@ -227,7 +231,7 @@ WRONG_DECLARATIONS = [
 def test_a_declaration_that_the_records_or_its_form_do_not_allow_is_refused(tmp_path, index_as, features, message):
     bands = RNG.random(40).astype(np.float32)
     image = image_bytes(RNG, (8, 9), "PNG", "L")
-    values = {"matrix": np.arange(12), "text": b"text", "bands": bands, "image": image}
+    values = {"matrix": np.arange(12), "text": b"text", "bands": bands, "image": image, "bbox": np.arange(8.0)}
     write(tmp_path / "a.tfrecord", [serialized(values)])
     with pytest.raises(DatasetError, match=message):
         index_as(features)

@@ -125,7 +125,7 @@ def _value(name: bytes, payload: bytes, span: Span) -> _Value:
         return _Value(greatest=max(integers), number=integers[0])
     if kind == FLOAT and count:
         greatest = 0
-        if name.rpartition(b"/")[2] in _SIDES:
+        if name.rpartition(b"/")[2] in _SIDES or b"box" in name.lower():
             numbers = np.frombuffer(payload, "<f4", count, start)
             greatest = int(np.ceil(min(np.nanmax(numbers, initial=0), _GREATEST)))
         return _Value(greatest=greatest, number=int.from_bytes(payload[start : start + 4], "little"))
@@ -290,7 +290,7 @@ def _scan(records: Iterator[Found], part: BinaryIO, mark: Mark) -> Scanned:
 # --- part files -------------------------------------------------------------------------------------------------------
 
 
-_VERSION = 12
+_VERSION = 13
 
 
 def part_of(shard: Shard, folder: Path) -> Path:

@@ -287,6 +287,14 @@ def _with_boxes(
             parts, axis, name, above, weighed = [item], item.spec.shape[0], item.name, prefix, weighed // 4
         else:
             continue
+        if (
+            form.startswith("rel_")
+            and 2 * (count := summaries[item.feature].in_pixels) > summaries[item.feature].records
+        ):
+            raise DatasetError(
+                f"{item.feature!r} is declared as {form}, shares of the image, and {count} records have numbers above "
+                f"{MOST_SHARE}; declare its format with --features"
+            )
         image = sized_raster(fields, summaries, item.feature) if form.startswith("rel_") else ""
         if image is None:
             kept[kept.index(item)] = replace(item, spec=replace(item.spec, kind="scalar"), fixed=True)
