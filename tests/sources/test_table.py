@@ -282,6 +282,14 @@ def test_a_bad_cell_names_table_row_and_column(tmp_path, change, options, messag
         table(tmp_path, [good, {**good, "file": "b.jpg", "id": "2", **change}], **options)
 
 
+@pytest.mark.parametrize("column", ["label", "key", "splits"])
+def test_texts_of_parquet_that_are_bytes(tmp_path, column):
+    with pytest.raises(
+        SourceError, match="row 1, 'kind': expected text or a whole number; got bytes; make a column of str"
+    ):
+        table(tmp_path, [{"file": "a.jpg", "kind": b"owl"}], "parquet", **{column: "kind"})
+
+
 @pytest.mark.parametrize("cell", ["three", "1_000", "true", "1,5", "-inf", "1e400", "1" * 400])
 def test_a_text_in_csv_that_is_not_a_number(tmp_path, cell):
     content = [{"file": "a.jpg", "n": "1"}, {"file": "b.jpg", "n": cell}]

@@ -183,7 +183,6 @@ def manifest_of(
 
 
 def _rows(layout: Layout, receipt: Receipt, variant: int, columns: pa.Schema) -> pa.Table:
-    """Return the rows of the index of one variant of a shard."""
     contents = read_contents(layout, receipt)
     rows = contents.rows[variant]
     names = ["key", "offset", "size", "payload_crc", "label", "height", "width", "source_digest"]

@@ -152,7 +152,6 @@ def _repeated(name: str, make: Callable[[], Iterable[Any]]) -> Iterator[Any]:
 
 
 def _forms(recipe: Path, as_json: bool, flags: dict[str, Any]) -> int:
-    """Compare storage forms of a recipe on a sample."""
     from tfprep.bench.forms import compare_forms
     from tfprep.bench.rounds import Budget
     from tfprep.recipe.file import data_root, load_recipe

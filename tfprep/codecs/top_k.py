@@ -130,7 +130,6 @@ class TopK(OneBytes):
         return tf.cast(dense, tf.float32)
 
     def _tf_halves(self, content: Any, classes: int) -> tuple[Any, Any]:
-        """`_halves` by ops of TensorFlow: int64 [k] and float64 [k]."""
         import tensorflow as tf
 
         index_type, kept = _index_type(classes), self._kept(classes)

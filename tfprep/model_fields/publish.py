@@ -181,7 +181,6 @@ def _written(plan: FieldsPlan, receipts: Receipts, manifest: Manifest, scratch: 
 def _tables(
     plan: FieldsPlan, receipts: Receipts, split: str, variant: int, manifest: Manifest, columns: pa.Schema
 ) -> Iterator[pa.Table]:
-    """Yield the rows of the index of one variant, a shard at a time."""
     main = plan.data.index(split, variant, ["key", "payload_crc"])
     rasters = (info.spec.shape for info in manifest.fields.values() if info.spec.kind in RASTER_KINDS)
     height, width, *_ = next(rasters, (None, None))

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -219,10 +220,14 @@ _COPY_ROWS = 16
 _METADATA = b"huggingface"
 
 
-class RawCell(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RawCell:
     """A cell that holds the bytes of a file: the text of the reference to them."""
 
     reference: str
+
+    def __repr__(self) -> str:
+        return "bytes; make a column of strings of them"
 
 
 def _parquet_batches(path: Path, columns: list[str]) -> Iterator[RowBatch]:

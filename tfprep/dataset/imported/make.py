@@ -123,7 +123,6 @@ def index_tfrecords(
 
 
 def _index_folder(beside: Place, out: str | os.PathLike[str] | None) -> Path:
-    """Return the folder of the index: `out`, or one beside the shards."""
     if out is not None and "://" in os.fspath(out):
         raise DatasetError(f"an index is written to a local folder, not to {os.fspath(out)}")
     if out is None and is_remote(beside):

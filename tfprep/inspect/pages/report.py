@@ -142,7 +142,6 @@ def _class_table(data: Dataset, name: str) -> dict[str, Any]:
 
 
 def _examples(data: Dataset) -> Iterator[tuple[str, list[Place]]]:
-    """Yield the name of each class of the first label, and samples of it."""
     name = next((name for name, spec in data.fields.items() if spec.kind == "label"), None)
     if name is not None and name in data.manifest.classes:
         split = next(iter(data.splits))
