@@ -60,6 +60,11 @@ def plain_dataset(source: SplitRows, options: LoaderOptions, shuffle_buffer: Shu
     scheme = scheme_of(data.shards_folder)
     if scheme and scheme not in tf.io.gfile.get_registered_schemes():
         raise LoaderError(f"TensorFlow does not read {scheme}://; loader() does, through obstore")
+    if data.manifest.imported is not None and data.manifest.rejected:
+        raise LoaderError(
+            f"{data.manifest.rejected} records that the index leaves out are in the shards, which tf_dataset() reads whole; use "
+            "loader()"
+        )
     info = data.split(split)
     variants = ("random" if options.training else 0) if options.variants is None else options.variants
     used = used_variants(variants, info.variants)

@@ -8,8 +8,10 @@ import pytest
 
 import tfprep
 from tests.conftest import CODECS, write_dataset
+from tests.examples import image_bytes, serialized, write
 from tests.load.batches import batches, check_same
 from tfprep import codecs
+from tfprep.dataset import index_tfrecords
 from tfprep.errors import DatasetError, LoaderError
 from tfprep.fields import FieldSpec
 from tfprep.storage import address
@@ -157,6 +159,16 @@ def test_urls(photos, data, monkeypatch):
 def test_wrong_options(data, options, error, message):
     with pytest.raises(error, match=message):
         data.tf_dataset(**options)
+
+
+def test_records_that_the_index_leaves_out_are_not_delivered(tmp_path):
+    """Added fields, whose records follow those of the index, would be those of other samples after the first of them."""
+    picture = image_bytes(np.random.default_rng(0), (8, 8), "PNG")
+    records = [{"number": number, **({"picture": picture} if number != 5 else {})} for number in range(200)]
+    path = write(tmp_path / "val.tfrecord", map(serialized, records))
+    assert index_tfrecords(path, "val", on_bad="skip", workers=0).manifest.rejected == 1
+    with pytest.raises(LoaderError, match=r"1 records that the index leaves out are in the shards.*; use loader\(\)"):
+        tfprep.open(tmp_path).tf_dataset("val", 8, fields=["number"])
 
 
 def test_fields_that_tensorflow_cannot_decode(tmp_path):
