@@ -434,7 +434,6 @@ class Pool:
     # --- what they say ------------------------------------------------------------------------------------------------
 
     def _step(self) -> Iterator[Event]:
-        """Yield what happens within a moment."""
         ready = self._selector.select(_POLL_S)
         for key, _ in ready:
             yield from self._take(key.data)

@@ -115,14 +115,20 @@ def known_size(
     """Return the (height, width) of a raster of this size after the ops; None for a side that differs between samples."""
     height, width = size
     sizes = {(height, width)} if height is not None and width is not None else set(_PROBES)
+    are_known = None not in size
     generators = [np.random.default_rng(number) for number in range(_TRIES)] if training else []
     for op in geometry:
         if isinstance(op, Custom):
-            sizes = set(_PROBES)
+            sizes, are_known = set(_PROBES), False
             continue
-        smallest = min(sizes)
-        tried = {op(smallest, generator).size for generator in generators}
-        sizes = {op(each_size, None).size for each_size in sizes} | tried
+        found = set[Size]()
+        for each_size, generator in [(tried, None) for tried in sizes] + [(min(sizes), draws) for draws in generators]:
+            try:
+                found.add(op(each_size, generator).size)
+            except Exception:  # an op may refuse a size that no image has
+                if are_known:
+                    raise
+        sizes = found or sizes
     return tuple(sides[0] if len(set(sides)) == 1 else None for sides in zip(*sizes, strict=True))
 
 

@@ -56,7 +56,6 @@ class Output:
     """The number of the view of a sample that it shows, where the loader makes several."""
 
     def of_form(self, form: int) -> Output:
-        """The output in batches of this form."""
         return replace(self, shape=self.shapes[form], shapes=()) if self.shapes else self
 
     @property

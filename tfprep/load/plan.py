@@ -111,7 +111,6 @@ class LoaderPlan:
 
     @property
     def table(self) -> RecordTable:
-        """The places of the records."""
         return self.tables[""]
 
     @property
@@ -131,7 +130,6 @@ class LoaderPlan:
 
     @property
     def sources(self) -> Sequence[SplitRows]:
-        """The samples."""
         return self.table.parts
 
     # --- states -----------------------------------------------------------------------------------------------------------

@@ -172,7 +172,6 @@ class BatchSampler(Run):
         return f"<BatchSampler of {names}: {len(self):,} batches of {size} in {order} order, files {files}>"
 
     def numbers(self, steps: Sequence[int]) -> list[list[int]]:
-        """The numbers of the samples of these steps."""
         positions = self.plan.schedule.positions(steps)
         row, variant, _ = self.plan.schedule.at(np.concatenate(positions))
         number = row if self._rows is None else np.searchsorted(self._rows, row)

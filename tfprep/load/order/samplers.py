@@ -66,7 +66,6 @@ class StratifiedSampler:
 
     @cached_property
     def ends(self) -> Words:
-        """Return where each stratum's items of an epoch end."""
         return words(np.cumsum(self.quotas))
 
     @cached_property
@@ -83,7 +82,6 @@ class StratifiedSampler:
         return first + permute(inside, size, key), passes
 
     def substitute(self, sample: Words, draw: Words) -> Words:
-        """A sample of the same stratum."""
         first, size, _ = self.columns
         stratum = np.searchsorted(np.cumsum(size), sample, "right")
         chosen: Words = first[stratum] + below(draw, size[stratum])

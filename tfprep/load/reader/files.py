@@ -267,7 +267,6 @@ class ReadAhead:
         self.threads = Threads(fewer="")
 
     def start(self) -> None:
-        """Begin to fetch."""
         self.threads.grow(min(REQUESTS, max(2, self._budget // GAP_BYTES)))
         self.threads.submit(self._fetch_more)
 
@@ -277,7 +276,6 @@ class ReadAhead:
             return self._steps.setdefault(step, _Step()).future
 
     def release(self, step: int) -> None:
-        """Let go of the bytes of a step."""
         with self._lock:
             gone = self._steps.pop(step, None)
             if gone is not None:

@@ -73,7 +73,6 @@ class Rows:
         return file, offset, size
 
     def take(self, which: Any) -> Rows:
-        """Some of the rows."""
         return Rows(self.table[:, which])
 
 
@@ -101,7 +100,6 @@ class StoredField:
 
     @property
     def field(self) -> str:
-        """The stored field."""
         return stored_name(self.name)
 
     @cached_property

@@ -45,7 +45,6 @@ class SplitRows:
 
     @property
     def name(self) -> str:
-        """The names of the dataset and of the split."""
         return f"{self.dataset.name}/{self.split}"
 
     @cached_property
@@ -55,12 +54,10 @@ class SplitRows:
 
     @property
     def samples(self) -> int:
-        """The number of samples of the split."""
         return self.info.samples
 
     @property
     def variants(self) -> int:
-        """The number of variants of each sample."""
         return self.info.variants
 
     @property
@@ -71,7 +68,6 @@ class SplitRows:
 
     @property
     def class_names(self) -> Sequence[str]:
-        """The class names of that field."""
         return self.dataset.classes.get(self.label or "", ())
 
 

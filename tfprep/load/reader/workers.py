@@ -167,7 +167,6 @@ class WorkerPool(Pool):
 
 
 def answer(task: Task, result: Any) -> None:
-    """Take over the result of a task."""
     values, _, state, then = task.note
     if isinstance(result, Outcome):
         for name, by_row in result.values.items():
