@@ -234,7 +234,7 @@ class CocoFiles:
         counts = {count for name, count in self._by_id.values() if name in self.names}
         self.key_points = max(counts, default=0)
         if "points" in source.fields and counts != {self.key_points or 1}:  # those of an object are found by its place
-            rule = f"points need classes of one number of key points; these have {', '.join(map(str, sorted(counts)))}"
+            rule = f"points need classes of one number of key points; these have {', '.join(map(str, sorted(counts))) or 'none'}"
             raise SourceError(f"{self._files[0][0].path}: {rule}. Take some with classes=")
 
     def images(self, tally: Counter[str]) -> Iterator[tuple[dict[str, Any], list[Any], dict[str, str], Path]]:

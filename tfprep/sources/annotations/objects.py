@@ -236,7 +236,7 @@ def _near(polygon: Sequence[float], size: Size) -> list[float]:
 
     pycocotools writes outside its memory for some corners that are further outside.
     """
-    points = np.reshape(np.array(polygon, np.float64), (-1, 2))
+    points = np.reshape(np.clip(polygon, -1e9, 1e9), (-1, 2))  # the differences of the largest floats overflow
     for axis, side in enumerate(reversed(size)):
         for edge, inwards in ((-side, 1), (2 * side, -1)):
             depths = (points[:, axis] - edge) * inwards
