@@ -78,12 +78,12 @@ def import_from(folder: str) -> None:
         sys.path.insert(0, folder)
         _added.add(folder)
     others = _added - {folder}
-    for name in [name for name in sys.modules if others and "." not in name]:
+    for name in [name for name in list(sys.modules) if others and "." not in name]:  # other threads may import
         module = sys.modules[name]
         places = getattr(module, "__path__", None) or [getattr(module, "__file__", None) or ""]
         is_of_another = not others.isdisjoint(map(os.path.dirname, places))
         if is_of_another and importlib.machinery.PathFinder.find_spec(name, [folder]):
-            for own in [own for own in sys.modules if own == name or own.startswith(f"{name}.")]:
+            for own in [own for own in list(sys.modules) if own == name or own.startswith(f"{name}.")]:
                 del sys.modules[own]
 
 
