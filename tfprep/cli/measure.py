@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -21,7 +22,6 @@ from tfprep.optional import require_package
 
 if TYPE_CHECKING:
     from tfprep.bench.forms import FormTable
-    from tfprep.bench.rounds import Candidate
     from tfprep.builder import BuildSummary
 
 
@@ -75,6 +75,7 @@ def bench_command(folder: str, as_json: bool, html: Path | None, fail_if_waiting
     step_s = None if flags["step_ms"] is None else flags["step_ms"] / 1000
     if fail_if_waiting is not None and step_s is None and not flags["model_name"]:
         raise click.UsageError("--fail-if-waiting needs a step: --step-ms or --model")
+    from tfprep.bench.rounds import Candidate
     from tfprep.bench.run import BenchOptions, bench, bench_page, lines, training_lines
     from tfprep.bench.training import TOLERATED, ready_model, train_with_model
     from tfprep.load import open as open_data
@@ -97,7 +98,7 @@ def bench_command(folder: str, as_json: bool, html: Path | None, fail_if_waiting
         data = open_data(place)
         split, make = flags["split"] or next(iter(data.splits)), named(flags["model_name"])
         model = ready_model(make, data, split, flags["batch_size"], **model_options)
-    baselines = [_baseline(name) for name in dict.fromkeys(flags["against"])]
+    baselines = [Candidate(name, partial(_repeated, name, named(name))) for name in dict.fromkeys(flags["against"])]
     result = bench(place, options, baselines=baselines, step_s=step_s)
     trained = None
     if model is not None:
@@ -131,14 +132,6 @@ def _loader_options(flags: dict[str, Any]) -> dict[str, Any]:
     names = ("threads", "order", "cache", "memory_budget")
     options = {name: flags[name] for name in names if flags[name] is not None}
     return {name: False if value == "none" else value for name, value in options.items()}
-
-
-def _baseline(name: str) -> Candidate:
-    """Return the user's pipeline, with which the loader is compared."""
-    from tfprep.bench.rounds import Candidate
-
-    make = named(name)
-    return Candidate(name, lambda: _repeated(name, make))
 
 
 def _repeated(name: str, make: Callable[[], Iterable[Any]]) -> Iterator[Any]:

@@ -225,13 +225,9 @@ def leaks_json(leaks: Leaks, suspicions: Sequence[Suspicion]) -> dict[str, Any]:
         return {name: value for name, value in asdict(pair).items() if name != "rows"}
 
     return {
-        "samples": leaks.samples,
-        "distance": leaks.distance,
+        **{name: getattr(leaks, name) for name in ("samples", "distance", "unhashed", "undigested", "leaking")},
         "search": asdict(leaks.search),
-        "unhashed": leaks.unhashed,
-        "undigested": leaks.undigested,
         "pairs": asdict(leaks.counts),
-        "leaking": leaks.leaking,
         "excluded": len(leaks.excluded),
         "listed": [{**plain(pair), "straddles": pair.straddles} for pair in leaks.pairs],
         "two_labels": {"samples": leaks.two_labels_count, "listed": [plain(pair) for pair in leaks.two_labels]},

@@ -122,7 +122,8 @@ class InputLog:
     def sample(self, sample: Sample) -> None:
         """Write a sample."""
         self._write_line(sample.as_json())
-        values = (_bytes(1, tag.encode()) + _float(2, value) for tag, value in sample.as_scalars().items())
+        scalars = sample.as_scalars().items()
+        values = (_bytes(1, tag.encode()) + varint(2 << 3 | 5) + struct.pack("<f", value) for tag, value in scalars)
         summary = b"".join(_bytes(1, value) for value in values)
         self._write_event(varint(2 << 3) + varint(sample.step) + _bytes(5, summary))
 
@@ -140,20 +141,12 @@ class InputLog:
         self._lines.flush()
 
     def _write_event(self, content: bytes) -> None:
-        self._events.write(frame(_double(1, time.time()) + content))
+        self._events.write(frame(varint(1 << 3 | 1) + struct.pack("<d", time.time()) + content))
         self._events.flush()
 
 
-# --- fields of a protocol-buffers message, by their numbers (https://protobuf.dev/programming-guides/encoding)
+# --- protocol buffers: a field has its number and its wire type, 1 for a double, 2 for bytes, 5 for a float
 
 
 def _bytes(number: int, content: bytes) -> bytes:
     return varint(number << 3 | 2) + varint(len(content)) + content
-
-
-def _float(number: int, value: float) -> bytes:
-    return varint(number << 3 | 5) + struct.pack("<f", value)
-
-
-def _double(number: int, value: float) -> bytes:
-    return varint(number << 3 | 1) + struct.pack("<d", value)
