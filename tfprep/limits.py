@@ -27,16 +27,11 @@ def usable_cpus(mount: Path = MOUNT, own: Path = OWN) -> int:
     This is the number of CPUs in its affinity mask, or the CPU time of its control groups if that is less, rounded up:
     `docker run --cpus 4` on a machine with 64 CPUs leaves all 64 in the mask.
     """
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min([affinity, *_quotas(mount, own)])
-
-
-def _quotas(mount: Path, own: Path) -> list[int]:
-    cpus = []
+    cpus = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1]
     for group in groups(mount, own):
         quota, period = _number(group / "cpu.max"), _number(group / "cpu.max", 1)
         cpus += [max(1, -(-quota // period))] if quota and period else []
-    return cpus
+    return min(cpus)
 
 
 def memory_limit(mount: Path = MOUNT, own: Path = OWN) -> int:

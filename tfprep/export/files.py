@@ -183,7 +183,10 @@ def write_parquet(data: Dataset, split: str, variant: int, out: Path) -> None:
         elif spec.shape == ():
             columns.append(pa.field(name, kind))
         else:
-            shapes[name] = _free(f"{name}_shape", names_in_use)
+            shapes[name] = f"{name}_shape"
+            while shapes[name] in names_in_use:  # a field may have this name
+                shapes[name] += "_"
+            names_in_use.add(shapes[name])
             columns += [pa.field(name, pa.list_(kind)), pa.field(shapes[name], pa.list_(pa.int64()))]
     columns = pa.schema(columns, {"huggingface": json.dumps({"info": {"features": _features(data, fields, encoded)}})})
     for shard, samples in groupby(stored_samples(data, split, variant), key=lambda sample: sample.shard):
@@ -193,14 +196,6 @@ def write_parquet(data: Dataset, split: str, variant: int, out: Path) -> None:
         ):
             while rows := [_row(fields, shapes, sample) for sample in islice(samples, _ROW_GROUP)]:
                 writer.write_table(pa.Table.from_pylist(rows, schema=columns))
-
-
-def _free(name: str, names_in_use: set[str]) -> str:
-    """Return a name for a column with '_' after it until no other one has it, and note it among those."""
-    while name in names_in_use:
-        name += "_"
-    names_in_use.add(name)
-    return name
 
 
 def _features(data: Dataset, fields: Mapping[str, FieldSpec], encoded: set[str]) -> dict[str, Any]:
