@@ -145,7 +145,8 @@ def derived_specs(
     Raises:
         LoaderError: A field is not stored, or not as the recipe's derived inputs see it, or the sample cannot be derived.
     """
-    colored = any(source.read != (0,) and _colors(source.dataset.manifest.recipe) for source in sources)
+    recipes = [source.dataset.manifest.recipe for source in sources if source.read != (0,)]
+    colored = any(recipe.get("color") or any(map(_has_color, recipe.get("geometry", ()))) for recipe in recipes)
     added = {name for name in specs if sources[0].dataset.group_of(name)}  # which the stages of a sample do not see
     stored = {name: spec for name, spec in specs.items() if "/" not in name and name not in {*derived, *added}}
     kinds, needed = {name: spec.kind for name, spec in stored.items()}, set[str]()
@@ -203,13 +204,8 @@ def _spec_of(kind: Kind, value: Any, size: Sequence[int | None] | None) -> Field
     return FieldSpec(kind, rows, Scalar().spec(kind, array).dtype)
 
 
-def _colors(recipe: Mapping[str, Any]) -> bool:
-    """Return True if a recipe, as `tfprep.json` holds it, may change colors: also by policies among its geometry."""
-    return bool(recipe.get("color")) or any(map(_has_color, recipe.get("geometry", ())))
-
-
 def _has_color(described: Mapping[str, Any]) -> bool:
-    """Return True if a described geometry op has a color half, as far as is known."""
+    """Return True if a geometry op, as `tfprep.json` describes it, has a color half, as far as is known."""
     inside = described.get("ops") or ([described["op"]] if "op" in described else [])
     kind = described.get("type")
     if inside or not isinstance(kind, str):  # a function of the user has none, an object may have one
