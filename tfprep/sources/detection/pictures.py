@@ -204,9 +204,9 @@ def _about_pairs(files: Files) -> tuple[list[str], list[str]]:
         if 5 * len({os.path.splitext(name)[0] for name in names}) < 4 * len(names):
             return [f"{folder}/ holds files of one name with several suffixes, as those of masks have"], []
     kinds = Counter[frozenset[str]]()
-    for names in files.images.values():
+    for names in (names for names in files.images.values() if 1 < len(names) <= FEW):
         words = frozenset(re.sub(r"[\W\d_]", "", os.path.splitext(name)[0]) for name in names)
-        kinds[words] += len(words) == len(names) > 1
+        kinds[words] += len(words) == len(names)
     for words, count in kinds.most_common(1):
         if count > 2:
             such = ", ".join(sorted(words)[:3])
