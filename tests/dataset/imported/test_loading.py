@@ -148,6 +148,28 @@ def test_shares_are_those_of_the_image_of_their_group(tmp_path):
     assert [sample[name].tolist() for name in ("boxes", "boxes_")] == [[[15, 10, 15, 10]], [[25, 20, 25, 20]]]
 
 
+@pytest.mark.parametrize(
+    ("groups", "rows"),
+    [
+        (("a/", "b/"), {"boxes": ["a_labels"], "boxes_": ["b_labels"]}),
+        (("a/", "a/x/"), {"boxes": ["a_labels"], "boxes_": ["a_x_labels"]}),
+        (("", "a/b/"), {"boxes": ["a_b_labels"], "boxes_": ["labels"]}),
+    ],
+)
+def test_lists_belong_to_the_boxes_of_their_group(tmp_path, groups, rows):
+    """Where two groups have as many boxes as each other in every record."""
+    names = [f"{group}{'bbox/' * bool(group)}{side}" for group in groups for side in SIDES_OF_A_BOX]
+    payloads = [
+        serialized(
+            {name: np.full(n, 9, np.float32) for name in names} | {f"{group}labels": np.arange(n) for group in groups}
+        )
+        for n in (1, 2, 3)
+    ]
+    write(tmp_path / "0.tfrecord", payloads)
+    index_tfrecords(str(tmp_path / "0.tfrecord"), "train")
+    assert tfprep.open(tmp_path).manifest.recipe["row_fields"] == rows
+
+
 def test_boxes_follow_geometry_at_load_and_in_a_recipe_with_their_rows(data, detections, tmp_path):
     """A mirrored image of W pixels has its boxes at W - x; a box that is not visible goes with its row."""
     fields = ["image_filename", "image_encoded", "boxes", "image_object_class_label"]

@@ -267,7 +267,7 @@ def _with_boxes(
     Shares of the image and numbers in pixels are told apart by the greatest number of most records, unless the form is declared.
     """
     by_feature = {item.feature: item for item in fields}
-    kept, rows_of = list(fields), dict[str, partial[tuple[str, ...] | None]]()
+    kept, rows_of, groups = list(fields), dict[str, partial[tuple[str, ...] | None]](), set[str]()
     for item in fields:
         prefix, slash, side = item.feature.rpartition("/")
         known = declared.get(item.feature, Declared())
@@ -307,15 +307,16 @@ def _with_boxes(
         spec = FieldSpec("boxes", (axis, 4), "float32")
         kept.append(IndexedField(name, item.feature, spec, codec.describe(), note=note))
         rows_of[name] = partial(_rows_of, group=above, boxes=axis, weighed=weighed, known=known.rows)
+        groups.add(above)
     others = [field for field in kept if field.spec.kind not in (*RASTER_KINDS, "boxes") and field.spec.shape]
-    return [
-        replace(field, rows=rows_of[field.name](others, summaries)) if field.name in rows_of else field
-        for field in kept
-    ]
+    rows = {name: of(others, summaries, groups) for name, of in rows_of.items()}
+    counts = Counter(name for of_boxes in rows.values() for name in of_boxes or ())
+    clear = {name: of for name, of in rows.items() if of is not None and all(counts[row] == 1 for row in of)}
+    return [replace(field, rows=clear.get(field.name)) for field in kept]
 
 
 def _rows_of(
-    fields: Sequence[IndexedField], summaries: Mapping[str, FeatureSummary], *,
+    fields: Sequence[IndexedField], summaries: Mapping[str, FeatureSummary], groups: Iterable[str], *,
     group: str, boxes: int | None, weighed: int, known: tuple[str, ...] | None,
 ) -> tuple[str, ...] | None:  # fmt: skip
     """Return the names of the lists with a row per box; `boxes` and `weighed` are the number of boxes, as a side and as a sum.
@@ -329,6 +330,9 @@ def _rows_of(
         return tuple(field.name for field in fields if field.feature in known)
     rows = []
     for field in fields:
+        own = "" if "" in groups else group
+        if max((one for one in groups if field.feature.startswith(f"{one}/")), key=len, default=own) != group:
+            continue  # it belongs to other boxes
         length, *width = field.spec.shape
         is_equal = summaries[field.feature].weighed == weighed * prod(side or 1 for side in width)
         in_group, is_raw = bool(group) and field.feature.startswith(f"{group}/"), field.codec["codec"] == "raw"
