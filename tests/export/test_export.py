@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -286,20 +285,6 @@ def test_fields_that_webdataset_takes_for_one_are_refused(one_shard, tmp_path):
     values = {"pose": np.ones(2, np.float32), "Pose": np.zeros(2, np.float32)}
     with pytest.raises(DatasetError, match="some differ in case only, which WebDataset ignores"):
         export(one_shard(values, codecs.Scalar(), dict.fromkeys(values, "scalar")), tmp_path / "tar", "webdataset")
-
-
-def test_what_a_killed_export_left_is_removed_by_the_next_one(photos, tmp_path):
-    code = (
-        "import os, sys; from pathlib import Path\n"
-        "from tfprep.dataset import open_dataset; from tfprep.export import export\n"
-        "os.sync = lambda: os._exit(9)\n"  # before the folder gets its name
-        "export(open_dataset(sys.argv[1]), Path(sys.argv[2]), 'webdataset')"
-    )
-    assert subprocess.run([sys.executable, "-c", code, photos.path, tmp_path / "out"], check=False).returncode == 9
-    assert [path.name for path in tmp_path.iterdir()] == [".out.export.tmp"]
-    export(open_dataset(photos.path), tmp_path / "out", "parquet")
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    assert {path.suffix for path in (tmp_path / "out").rglob("*") if path.is_file()} == {".parquet"}
 
 
 def test_places_that_no_folder_can_take_are_refused_before_the_work(photos, tmp_path, monkeypatch):
