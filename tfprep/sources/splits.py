@@ -148,9 +148,8 @@ def listing_of(
         for number, (entry, column) in enumerate(rows(tally)):
             if pattern is not None:
                 if parse_reference(entry.files[0]).member:
-                    raise SourceError(
-                        f"{pattern.text!r} is a pattern of the paths of files, and {entry.key!r} is inside of one"
-                    )
+                    rule = f"{pattern.text!r} is a pattern of the paths of files, and {entry.key!r} is inside of one"
+                    raise SourceError(f"{rule}; write {{split}} into the pattern that names those files")
                 holes = pattern.match_path(entry.files[0])
                 if holes is None:
                     raise SourceError(f"{entry.files[0]!r} does not fit {pattern.text!r}, which gives the splits")

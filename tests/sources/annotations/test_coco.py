@@ -247,15 +247,19 @@ def test_key_points_are_pixel_indices_and_keep_their_rows_under_a_flip(tmp_path)
     # The center crop begins at (18, 10): 0.33 of the first box is left, 0.85 of the second.
     np.testing.assert_allclose(cropped["train/1.png"]["boxes"], [[2, 0, 20, 19]])
     np.testing.assert_allclose(cropped["train/1.png"]["points"][:, 0], [7.5, 9.5, 5.5])
-    # Rows of points belong to boxes by their places, which classes of other numbers of points would move.
-    content["categories"].append({"id": 8, "name": "car", "keypoints": []})
+    # Rows of points belong to boxes by their places: objects of a class without points have as many, none of them labeled.
+    content["categories"] += [{"id": 8, "name": "car"}, {"id": 9, "name": "dog", "keypoints": ["nose"]}]
+    content["annotations"].insert(1, annotation(13, 1, 8, (1, 1, 9, 9), []))
     root, _ = written(tmp_path, content)
     with pytest.raises(
-        SourceError, match=r"points need classes of one number of key points; these have 0, 3\. .*classes="
+        SourceError, match=r"points need classes of one number of key points; these have 1, 3\. .*classes="
     ):
         source.scan(root)
-    assert len(list(sources.Coco(fields=source.fields, classes=("person",)).scan(root).entries)) == 3
-    with pytest.raises(SourceError, match="these have 0"):
+    with_cars = sources.Coco(fields=source.fields, classes=("person", "car"))
+    fields = fields_of(with_cars, root, tmp_path / "cars")
+    np.testing.assert_array_equal(fields["train/1.png"]["box_labels"], [0, 1, 0])
+    np.testing.assert_allclose(fields["train/1.png"]["points"], [*expected[:3], *np.zeros((3, 3)), *expected[3:]])
+    with pytest.raises(SourceError, match="these have none"):
         sources.Coco(fields=source.fields, classes=("car",)).scan(root)
 
 

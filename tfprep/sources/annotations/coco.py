@@ -131,7 +131,7 @@ def _shape(segmentation: Any, name: str) -> dict[str, Any]:
 
 def _points(flat: Any, count: int, name: str) -> list[list[float]]:
     """Key points as rows; an object without any has `count` points that are not labeled."""
-    flat = [0] * (3 * count) if flat is None else flat
+    flat = [0] * (3 * count) if flat is None or flat == [] else flat
     if not _numbers(flat) or len(flat) != 3 * count:
         raise WrongAnnotation(
             f"{name}: its category has {count} key points of 3 numbers; got {len(flat) if isinstance(flat, list) else flat!r}"
@@ -231,9 +231,9 @@ class CocoFiles:
         if unknown := [name for name in self.names if name not in self._ids]:
             known_ids = ", ".join(map(repr, list(self._ids)[:20]))
             raise SourceError(f"{self._files[0][0].path}: there is no category {unknown[0]!r}; there are {known_ids}")
-        counts = {count for name, count in self._by_id.values() if name in self.names}
+        counts = {count for name, count in self._by_id.values() if count and name in self.names}
         self.key_points = max(counts, default=0)
-        if "points" in source.fields and counts != {self.key_points or 1}:  # those of an object are found by its place
+        if "points" in source.fields and len(counts) != 1:  # those of an object are found by its place
             rule = f"points need classes of one number of key points; these have {', '.join(map(str, sorted(counts))) or 'none'}"
             raise SourceError(f"{self._files[0][0].path}: {rule}. Take some with classes=")
 
