@@ -317,7 +317,7 @@ class LoaderOptions:
             raise LoaderError(f"{rule}: give each of the {self.host.count} hosts one sample at least")
         if self.views is not None and (self.geometry or self.color or self.bucket is not None):
             raise LoaderError("views have geometry and color of their own; leave geometry, color and bucket out")
-        growing = _growing(self.geometry)
+        growing = _growing(self.geometry) if self.geometry else []
         if growing and (len(growing) > 1 or growing[0] not in self.geometry or self.bucket is not None):
             raise LoaderError("geometry: one op with sizes by epoch at most, by itself, and none with bucket")
         if self.bucket is not None and (self.balance is not None or self.weights is not None):
