@@ -115,6 +115,7 @@ def test_variant_zero_is_unaugmented_and_others_depend_only_on_key_and_number():
         *(({"label": "label"}, {"label": n}, f"class {n} is outside the list of 2 classes") for n in (-1, 2, 900)),
         ({"mask": "mask"}, {"mask": encoded(np.full((8, 8), 255, np.uint8))}, "class 255 is outside the list of 2"),
         ({"age": "scalar"}, {"age": None}, "it has no value"),
+        ({"age": "scalar"}, {"age": [1.0, None]}, "one of its numbers is empty or NaN"),
         ({"label": "label"}, {"label": 0.75}, "a label is a class number, or a list of them, not 0.75"),
         (
             {"tags": "label"},

@@ -252,8 +252,8 @@ def _rgb_strip(image: Image.Image, transparent: bool, background: Color | None) 
         rgba = image.convert("RGBA")
         if background is None and np.asarray(rgba.getchannel("A")).min() < _OPAQUE:
             raise SampleError(
-                "the image has transparent pixels, which 8-bit RGB cannot hold; save it without, lay them over a color with "
-                "pixels={'image': sources.Pixels(background=(255, 255, 255))}, or keep them with sources.Pixels()"
+                "transparent pixels, which 8-bit RGB cannot hold: save the file without; an image may be laid over a color by "
+                "pixels={'image': sources.Pixels(background=(255, 255, 255))}, or kept by sources.Pixels()"
             )
         image = Image.alpha_composite(Image.new("RGBA", rgba.size, background or WHITE), rgba)
     return np.asarray(image.convert("RGB"))

@@ -236,6 +236,8 @@ def _decode_field(value: Any, kind: Kind, reduced: int) -> Any:
     array = np.asarray(value, dtype)
     if kind == "label" and array.tolist() != np.asarray(value).tolist():
         raise SampleError(f"a label is a class number, or a list of them, not {value!r}")
+    if array.dtype.hasobject and None in array.flat:
+        raise SampleError("one of its numbers is empty or NaN")
     if kind == "points" and not np.isfinite(array).all():
         raise SampleError("a point has no number, or NaN or infinity, for a coordinate")
     if kind in ("boxes", "points") and not array.size:  # none of them
