@@ -140,6 +140,8 @@ def test_a_value_that_cannot_be(kinds, raw, message):
         assert stored(raw, kinds, {name: ("a", "b")}, store=store, fill={"mask": 255}), "the fill value is allowed"
     if name == "label":
         assert stored({"label": 1}, kinds, {name: ("a", "b")}, store=store)[0].values["label"] == 1
+    if name == "boxes":
+        assert stored({"boxes": [1, 2, 3, 4]}, kinds, store=store)[0].values["boxes"].tolist() == [[1, 2, 3, 4]]
 
 
 def test_an_image_with_nan_is_not_stored():

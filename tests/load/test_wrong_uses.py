@@ -39,7 +39,7 @@ WRONG = [
     ({"balance": "label", "order": "sequential"}, "leave order='sequential' out"),
     ({"inputs": []}, "empty list"),
     ({"inputs": "image", "targets": {"a": {}}}, "empty list"),
-    ({"inputs": {"mask", "image"}}, "a set of fields has no order of channels; write a list, such as ['image', 'mask']"),
+    ({"inputs": {"mask", "image"}}, "a set of fields has no order; write a list, such as ['image', 'mask']"),
     ({"inputs": ["image", "image"]}, "a field is named twice: image, image"),
     ({"start_step": -1}, "start_step is a whole number from 0"),
     ({"verify": "sometimes"}, "'always', 'first_epoch' or 'never', not 'sometimes'"),

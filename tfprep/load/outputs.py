@@ -191,7 +191,7 @@ def _chosen(specs: Mapping[str, FieldSpec], choice: FieldChoice, path: str, outp
 def names_of(choice: str | Collection[str]) -> tuple[str, ...]:
     """One name or several as a tuple; LoaderError where there is none, or where they have no order."""
     if isinstance(choice, set | frozenset):
-        raise LoaderError(f"a set of fields has no order of channels; write a list, such as {sorted(choice)}")
+        raise LoaderError(f"a set of fields has no order; write a list, such as {sorted(choice)}")
     names = (choice,) if isinstance(choice, str) else tuple(choice)
     if not names:
         raise LoaderError("an empty list of fields; name at least one")

@@ -214,16 +214,10 @@ def check_inputs(
             if option == "points" and moves and known[field] == "scalar" and field not in derive:
                 raise RecipeError(f"{asks}: geometry does not move '{field}', which is a scalar; declare points [N, 3]")
         mask = str(getattr(derived, "mask", ""))
-        void, tells = (
-            voids.get(mask),
-            getattr(derived, "to", "") != "class",
-        )  # the distance to a class does not ask for it
-        if (
-            void
-            and tells
-            and hasattr(derived, "void")
-            and void not in (derived.void, getattr(derived, "background", None))
-        ):
+        void, told = voids.get(mask), [getattr(derived, option, None) for option in ("void", "background")]
+        # The distance to a class is to one number, and void is another.
+        has_void = hasattr(derived, "void") and getattr(derived, "to", "") != "class"
+        if void and has_void and void not in told:
             rule = f"'{mask}' has {void} for void, and {type(derived).__name__} without void= takes it for an object"
             raise RecipeError(f"derive['{name}']: {rule}; write void={void}")
         known[name] = derived_kind(derived)

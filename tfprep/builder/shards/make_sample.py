@@ -240,8 +240,10 @@ def _decode_field(value: Any, kind: Kind, reduced: int) -> Any:
         raise SampleError("one of its numbers is empty or NaN")
     if kind == "points" and not np.isfinite(array).all():
         raise SampleError("a point has no number, or NaN or infinity, for a coordinate")
-    if kind in ("boxes", "points") and not array.size:  # none of them
-        return array.reshape(-1, 4) if kind == "boxes" else array
+    if kind == "boxes" and (array.shape == (4,) or not array.size):  # one by itself, or none
+        return array.reshape(-1, 4)
+    if kind == "points" and not array.size:
+        return array
     check_form(array, kind)
     return array
 
