@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from tests.builder.conftest import check_whole, digests
+from tfprep import Recipe, build, codecs, sources
 from tfprep.errors import BuildError, TooManyRejectedError
 
 GOOD = 30
@@ -203,3 +204,16 @@ def test_files_that_the_decoder_warns_about_are_kept_and_listed_or_rejected(full
     assert full.due() == "6 of 6 shards: the recipe changed: --on-warning: reject -> keep"
     with pytest.warns(UserWarning, match="2 samples have warnings"):
         assert full.build().samples == GOOD
+
+
+def test_identifiers_that_float32_rounds_are_a_warning(tmp_path, reports):
+    for name in ("a.png", "b.png"):
+        Image.new("RGB", (8, 8)).save(tmp_path / name)
+    (tmp_path / "table.csv").write_text("image,serial\na.png,16777217.0\nb.png,16777216.5\n")
+    source = sources.Table("table.csv", "{image}", fields={"serial": ("scalar", "serial")})
+    recipe = Recipe("r", source, {"image": codecs.Png(), "serial": codecs.Scalar()})
+    with pytest.warns(UserWarning, match="1 samples have warnings"):
+        summary = build(recipe, tmp_path / "out", tmp_path)
+    assert (summary.samples, summary.rejected) == (2, 0)
+    page = (tmp_path / "out/current/report.html").read_text()
+    assert "a.png: serial: float32 stores the whole number 16777217 as 16777216" in page

@@ -190,8 +190,8 @@ def checked_shape(spec: FieldSpec, size: int, shape: tuple[int, ...] | None) -> 
 class Scalar(Described):
     """A number, or an array of them, as int64 or float32 (an Example has no other): labels, scalars, boxes, points.
 
-    Floats are stored as float32, rounded; a float64 beyond its range, and a whole number that it would round, such as an
-    identifier in a column with empty cells, are a SampleError. `Raw()` keeps float64.
+    Floats are stored as float32, rounded; a float64 beyond its range is a SampleError. A build warns of whole numbers that are
+    rounded, such as identifiers in a column with fractions. `Raw()` keeps float64.
     """
 
     tf_batches: ClassVar = True
@@ -206,14 +206,7 @@ class Scalar(Described):
         if array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
             raise SampleError(f"{array.max()} does not fit into int64")
         flat = array.reshape(-1)
-        if array.dtype.kind != "f":
-            return {"": flat.astype(np.int64)}
-        stored = cast_float(flat, np.float32)
-        rounded = flat[(stored != flat) & (np.trunc(flat) == flat) & (abs(flat) < 2**53)]
-        if rounded.size:
-            rule = f"float32 would store the whole number {rounded[0]:.0f} as {np.float32(rounded[0]):.0f}"
-            raise SampleError(f"{rule}: write whole numbers without a point, as int64, or store them with Raw()")
-        return {"": stored}
+        return {"": cast_float(flat, np.float32) if array.dtype.kind == "f" else flat.astype(np.int64)}
 
     def spec(self, kind: Kind, value: Any) -> FieldSpec:
         array = np.asarray(value)

@@ -16,7 +16,7 @@ import numpy as np
 
 from tfprep import images
 from tfprep.augment.warp import Fill, reduction_for
-from tfprep.codecs import Feature, Original
+from tfprep.codecs import Feature, Original, Scalar
 from tfprep.errors import SampleError
 from tfprep.fields import RASTER_KINDS, Array, FieldSpec, Kind, Sample, Size
 from tfprep.recipe import Recipe
@@ -177,6 +177,8 @@ class SampleMaker:
                         vector = np.zeros(len(self.classes[name]), np.float32)
                         vector[sample[name]] = 1
                         sample[name] = vector
+                if isinstance(self.recipe.store.get(name), Scalar):
+                    _warn_of_rounding(sample[name])
                 if warned.turned and self._is_placed:
                     self.notes[name] = _TURNED
                 if texts := warned[known:]:
@@ -246,6 +248,18 @@ def _decode_field(value: Any, kind: Kind, reduced: int) -> Any:
         return array
     check_form(array, kind)
     return array
+
+
+def _warn_of_rounding(value: Any) -> None:
+    numbers = np.ravel(value)
+    if numbers.dtype != np.float64:
+        return
+    with np.errstate(over="ignore"):
+        stored = numbers.astype(np.float32)
+    is_rounded = (stored != numbers) & (np.trunc(numbers) == numbers) & (abs(numbers) < 2**53)
+    if is_rounded.any():
+        rule = f"float32 stores the whole number {numbers[is_rounded][0]:.0f} as {stored[is_rounded][0]:.0f}"
+        images.warn(f"{rule}: write identifiers without a point, as int64, or store them with Raw()")
 
 
 # --- checks ---------------------------------------------------------------------------------------------------------

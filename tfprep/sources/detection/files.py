@@ -234,8 +234,8 @@ def corresponding(images: Mapping[str, Sequence[str]], others: Mapping[str, Sequ
                 if not both or 3 * len(both) < len(few) or (within and two in (one, "*")):
                     continue
                 patterns = (
-                    below(split_form(image), literal(one) + own.suffix()),
-                    below(split_form(other), literal(two) + further.suffix()),
+                    below(split_form(image), literal(one) + own.suffix),
+                    below(split_form(other), literal(two) + further.suffix),
                 )
                 found.setdefault((*patterns, one, two), []).extend(both)
                 if not within:
@@ -243,7 +243,8 @@ def corresponding(images: Mapping[str, Sequence[str]], others: Mapping[str, Sequ
     return [Pair(image, other, (one, two), both) for (image, other, one, two), both in found.items()]
 
 
-class _Series(NamedTuple):
+@dataclass(frozen=True)
+class _Series:
     """The names of a folder by their stems, and the beginning and the end that some of them have."""
 
     names: Mapping[str, str]
@@ -260,8 +261,9 @@ class _Series(NamedTuple):
             if stem.startswith(self.start) and stem.endswith(self.end) and len(stem) > len(self.start + self.end):
                 yield stem[len(self.start) : len(stem) - len(self.end)]
 
+    @cached_property
     def suffix(self) -> str:
-        """Return the suffix of these files, if it is the same, else ""."""
+        """The suffix of these files, if it is the same, else ""."""
         suffixes = {os.path.splitext(self.names[self.filled(part)])[1].lower() for part in self.parts()}
         return suffixes.pop() if len(suffixes) == 1 else ""
 
