@@ -140,7 +140,7 @@ def test_where_leaves_nothing_of_a_fold(data):
 
 
 def test_rules_for_samples_go_by_the_stored_label(data, make_dataset):
-    """Of which the index has the first one: what the name 'label' means is never guessed."""
+    """The index has the first one: what the name 'label' means is never guessed."""
     made = {"label": Own(lambda sample, draws: np.int64(sample["mask"].max()), "label", reads=["mask"])}
     for options in ({"where": "label == 1"}, {"balance": "label"}, {"weights": {0: 1, 1: 1, 2: 1}}):
         with pytest.raises(LoaderError, match="go by the stored 'label', and derive makes another one"):

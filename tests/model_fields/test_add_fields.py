@@ -245,7 +245,7 @@ DOUBLE = """FIELDS = ModelFields(
 def test_fields_are_no_inputs_of_another_model(site):
     """They would be stale when these are computed again."""
     with pytest.raises(
-        RecipeError, match=r"has no field 'score' in its records; those that a model added are no inputs"
+        RecipeError, match=r"has no field 'score' in its records; those that a model added are not inputs"
     ):
         add_fields(site.out, site.other(DOUBLE))
 

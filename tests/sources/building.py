@@ -30,7 +30,7 @@ def built(source, root, out, **options):
 
 
 def fields_of(source, root, out, **options):
-    """The fields of every sample by key, of a source of which nothing is rejected."""
+    """The fields of every sample by key, of a source that rejects nothing."""
     fields, rejected = built(source, root, out, **options)
     assert not rejected
     return fields

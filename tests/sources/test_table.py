@@ -247,7 +247,7 @@ def test_one_number_in_two_spellings_is_not_two_classes(tmp_path):
 
 
 def test_rows_of_one_image_are_not_drawn_into_two_splits(tmp_path):
-    """As captions, of which each image has several."""
+    """As captions: each image has several."""
     content = [{"file": f"{n // 5}.jpg", "id": n} for n in range(100)]
     with pytest.raises(SourceError, match=r"rows of \d+.jpg would be in (train|val) and in .*group_by"):
         table(tmp_path, content, key="id", splits=Fractions(train=0.5, val=0.5))

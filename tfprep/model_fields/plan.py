@@ -221,7 +221,7 @@ class FieldsPlan:
             check_no_link(self.data.folder_of(own[self.fields.name]))
         for name in self.fields.inputs:
             if name not in ("key", *self.data.manifest.fields):
-                added = " in its records; those that a model added are no inputs" if name in self.data.fields else ""
+                added = " in its records; those that a model added are not inputs" if name in self.data.fields else ""
                 names = ", ".join(self.data.manifest.fields)
                 raise RecipeError(f"inputs: {self.data.path} has no field {name!r}{added}; it has {names}")
         for name in self.fields.store:

@@ -25,7 +25,7 @@ def check_batches(dataset: Any, batches: int = 4, *, num_classes: int | None = N
     Args:
         dataset: A `tf.data.Dataset`, or any iterable of arrays in tuples and dicts.
         batches: How many batches to look at.
-        num_classes: Number of classes; None does not check the range of labels. Inputs beside targets are no labels.
+        num_classes: Number of classes; None does not check the range of labels. Inputs beside targets are not labels.
 
     Returns:
         A line for each component with its dtype, shapes, range and mean; text and empty components are listed as not checked.

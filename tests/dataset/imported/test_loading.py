@@ -281,7 +281,7 @@ def test_lists_of_as_many_rows_as_boxes_lose_the_rows_of_boxes_that_are_cut_away
         (batch,) = loaded(name, counts, most)
         assert [labels.tolist() for labels in batch["labels"]] == seen
         options["rows"] = ["label"]
-        with pytest.raises(DatasetError, match="rows of boxes: 'label' is no list of numbers or texts"):
+        with pytest.raises(DatasetError, match="rows of boxes: 'label' is not a list of numbers or texts"):
             loaded(name, counts, most)
         options.clear()
 

@@ -105,7 +105,7 @@ def expected_of(forms: FieldForms, common: Mapping[str, str]) -> dict[str, str]:
 _CV_CHANNELS = 4
 """Number of channels that OpenCV's statistics take at once."""
 _CV_DTYPES = ("uint8", "uint16", "float32", "float64")
-"""Those of which all versions of OpenCV take statistics."""
+"""Those that all versions of OpenCV take statistics of."""
 _FEW = 64
 """Numbers that are counted one by one: for a label among a thousand classes, `bincount` would make a thousand zeros a sample."""
 

@@ -34,7 +34,7 @@ _PLACE_WORDS = {
 _OTHER_WORDS = {
     *("id", "ids", "num", "number", "count", "label", "labels", "class", "score", "scores", "area", "visibility"),
 }
-"""Words of what belongs to boxes and points, and is no place."""
+"""Words of numbers that belong to boxes and points, and are not places."""
 _ROWS: Mapping[Kind, int] = {"boxes": 4, "points": 2}
 """The kinds that a list of numbers may be declared as, with the numbers in a row of it."""
 MOST_SHARE = 2
@@ -325,7 +325,7 @@ def _rows_of(
     tells them (None) where that number never differs, or where, without a group, a list has another number in some records.
     """
     if unknown := set(known or ()) - {field.feature for field in fields}:
-        raise DatasetError(f"rows of boxes: {min(unknown)!r} is no list of numbers or texts; correct --features")
+        raise DatasetError(f"rows of boxes: {min(unknown)!r} is not a list of numbers or texts; correct --features")
     if known is not None:
         return tuple(field.name for field in fields if field.feature in known)
     rows = []
@@ -429,7 +429,7 @@ def _image(name: str, feature: str, summary: FeatureSummary, known: Declared) ->
 def sized_raster(fields: Iterable[IndexedField], summaries: Mapping[str, FeatureSummary], near: str = "") -> str | None:
     """The feature of the images, or else of the masks, whose name begins most like `near`; of several the one of the most pixels.
 
-    That of all features has the height and width in the index, that near boxes those of which they are shares.
+    The index has the height and width of the one of all features; boxes are shares of the one near them.
     """
 
     def pixels(item: IndexedField) -> tuple[bool, int, int]:

@@ -221,7 +221,7 @@ def _sources(files: Files, head: _Head, table: str, image: str, splits: Any, tar
 
 
 def _are_classes(column: str, cells: Sequence[str]) -> bool:
-    """Return True if the cells of a column come again as classes do, and are no numbers with gaps, patients or dates."""
+    """Return True if the cells of a column come again as classes do, and are not numbers with gaps, patients or dates."""
     different = {*cells}
     numbers = {*map(int, filter(str.isdecimal, different))}
     without_gap = numbers in ({*range(len(different))}, {*range(1, len(different) + 1)})
