@@ -98,9 +98,10 @@ def fresh_process(function: Callable[..., None], *args: Any) -> Iterator[tuple[A
     sender.close()
     try:
         yield process, receiver
-    except BaseException:
+    except BaseException as error:
         try:
-            process.join(_GRACE_S)
+            if isinstance(error, KeyboardInterrupt):
+                process.join(_GRACE_S)
         finally:
             process.kill()
         raise

@@ -78,7 +78,6 @@ class profile(keras.callbacks.Callback):  # type: ignore[misc] # named like the 
             self._running = False
             tf.profiler.experimental.stop()
             profiles = self._log_dir.glob("plugins/profile/*/*.xplane.pb")
-            self.folder = max(
-                profiles, key=lambda path: path.stat().st_mtime_ns
-            ).parent  # two of one second share a folder
+            newest = max(profiles, key=lambda path: path.stat().st_mtime_ns)  # two of one second share a folder
+            self.folder = newest.parent
             _LOG.warning("profile: wrote %s; %s", self.folder, tensorboard_shows(self._log_dir, "xprof"))

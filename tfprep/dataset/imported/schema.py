@@ -276,9 +276,9 @@ def _with_boxes(
         parts = [part for part in sides if part is not None and part.spec.dtype == "float32"]
         if side == BOX_SIDES[0] and len(parts) == 4 and len({part.spec.shape for part in parts}) == 1:
             in_pixels = max(summaries[one.feature].in_pixels for one in parts)
-            if not form and 0 < 2 * in_pixels <= (records := summaries[item.feature].kinds["float"]):
+            if not form and 0 < 2 * in_pixels <= (floats := summaries[item.feature].kinds["float"]):
                 raise DatasetError(
-                    f"{item.feature!r}: {in_pixels} of {records} records have numbers above {MOST_SHARE}, as pixels are, and the "
+                    f"{item.feature!r}: {in_pixels} of {floats} records have numbers above {MOST_SHARE}, as pixels are, and the "
                     "others shares of the image? Declare it as boxes, with their format, in --features"
                 )
             form, name = form or ("xyxy" if in_pixels else "rel_xyxy"), "boxes"
@@ -287,10 +287,8 @@ def _with_boxes(
             parts, axis, name, above, weighed = [item], item.spec.shape[0], item.name, prefix, weighed // 4
         else:
             continue
-        if (
-            form.startswith("rel_")
-            and 2 * (count := summaries[item.feature].in_pixels) > summaries[item.feature].records
-        ):
+        count, records = summaries[item.feature].in_pixels, summaries[item.feature].records
+        if form.startswith("rel_") and 2 * count > records:
             raise DatasetError(
                 f"{item.feature!r} is declared as {form}, shares of the image, and {count} records have numbers above "
                 f"{MOST_SHARE}; declare its format with --features"
