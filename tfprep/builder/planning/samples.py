@@ -183,11 +183,8 @@ def _check_unique(table: SampleTable) -> None:
         for row in rows[np.isin(rows["hash"], repeated, kind="sort")]:  # NumPy 2.0 fails on uint64 otherwise.
             key, files = table.key(row), ", ".join(_sample(table.texts, row)[1])
             if key in first:
-                fix = (
-                    "rename one of them"
-                    if first[key] != files
-                    else "list it once, or tell rows of a table apart by key="
-                )
+                is_twice = first[key] == files
+                fix = "list it once, or tell rows of a table apart by key=" if is_twice else "rename one of them"
                 raise SourceError(f"two samples have the key {key!r}: {first[key]} and {files}; {fix}")
             first[key] = files
 
