@@ -325,7 +325,7 @@ class Augmenter:
         for name, field in self._fields.items():
             if name in sample:
                 continue
-            if size is not None and reduced > 1 and field.is_jpeg(bytes_of[name]):
+            if size is not None and field.is_jpeg(bytes_of[name]):
                 sample[name] = field.decode_jpeg(bytes_of[name], size, reduced, state)
             else:
                 sample[name] = field.decode(bytes_of[name], state)
