@@ -1,11 +1,11 @@
-"""The protocol of codecs: a codec turns one stored field into features of a `tf.train.Example` and back."""
+"""What all codecs are: a codec turns one stored field into features of a `tf.train.Example` and back."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -16,82 +16,67 @@ Feature: TypeAlias = "bytes | Array"
 """One feature of an Example: bytes (a bytes list of one), an int64 array or a float32 array [N]."""
 
 
-class Codec(Protocol):
-    """A frozen dataclass of options.
+class Codec:
+    """A frozen dataclass of options. What is here is a codec that reads only, of one feature of bytes that holds an array.
 
     `encode` returns the features of one value by suffix: "" is stored under the field's own name, "/shape" under
-    `FIELD/shape`. `decode` takes the feature named "" back (with the shape where records differ in it). `check` raises
-    RecipeError where the codec cannot hold a field of this kind. `describe` is plain JSON, enough to build the codec again
-    with `tfprep.codecs.from_description`. `tf_batches`: `tf_decode` also takes a batch of records of one shape. `holds_jpeg`:
-    what is stored may be a JPEG of the image, which can be decoded at a reduced size. A codec of arrays also has
-    `decode_into(feature, spec, out)`: the values of `decode` into `out`, C-contiguous; SampleError where they do not fit.
+    `FIELD/shape`. `decode` takes the feature named "" back (with the shape where records differ in it). A codec of arrays also
+    has `decode_into(feature, spec, out)`: the values of `decode` into `out`, C-contiguous; SampleError where they do not fit.
+
+    Attributes:
+        kinds: The kinds of fields that it holds.
+        fix: What to do with a field of another kind.
+        tf_batches: Whether `tf_decode` also takes a batch of records of one shape.
+        holds_jpeg: Whether what is stored may be a JPEG of the image, which can be decoded at a reduced size.
     """
 
+    kinds: ClassVar[tuple[Kind, ...]]
+    fix: ClassVar[str] = "it reads TFRecords of other tools"
     tf_batches: ClassVar[bool] = False
     holds_jpeg: ClassVar[bool] = False
 
-    def check(self, field: str, kind: Kind) -> None: ...
+    def check(self, field: str, kind: Kind) -> None:
+        """Raise RecipeError if the codec cannot hold a field of this kind."""
+        if kind not in self.kinds:
+            rule = f"store: {type(self).__name__} holds {', '.join(self.kinds)}; '{field}' is a {kind}"
+            raise RecipeError(f"{rule}: {_CODECS.get(kind, self.fix)}")
 
-    def encode(self, value: Any) -> Mapping[str, Feature]: ...
+    def encode(self, value: Any) -> Mapping[str, Feature]:
+        raise RecipeError(f"{type(self).__name__}() reads TFRecords of other tools, and stores nothing")
 
     def spec(self, kind: Kind, value: Any) -> FieldSpec:
         """The kind, shape and dtype of one value once it is stored."""
-        ...
+        return FieldSpec(kind, value.shape, value.dtype.name)
 
-    def decode(self, feature: Any, spec: FieldSpec, shape: tuple[int, ...] | None = None) -> Any: ...
+    def decode(self, feature: Any, spec: FieldSpec, shape: tuple[int, ...] | None = None) -> Any:
+        raise NotImplementedError
 
     def needs_record(self, spec: FieldSpec) -> bool:
         """Return True if decoding takes other features of the record, too."""
-        ...
+        return False
 
     def tf_features(self, name: str, spec: FieldSpec) -> Mapping[str, Any]:
         """For `tf.io.parse_single_example`: feature name to `tf.io.FixedLenFeature` and the like."""
-        ...
-
-    def tf_decode(self, features: Mapping[str, Any], name: str, spec: FieldSpec) -> Any:
-        """The value as a tensor, from the parsed features, by TensorFlow ops only. The values are those of `decode`."""
-        ...
-
-    def tfds_feature(self, name: str, spec: FieldSpec, num_classes: int | None) -> Mapping[str, Any]:
-        """The entries of `features.json` for TensorFlow Datasets, by feature name."""
-        ...
-
-    def describe(self) -> dict[str, Any]: ...
-
-
-def codec_name(codec: type) -> str:
-    """Return the name of a codec in descriptions: `top_k` of `TopK`."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", codec.__name__).lower()
-
-
-class Described:
-    """Codecs that their name and their options describe."""
-
-    tf_batches: ClassVar[bool] = False
-    holds_jpeg: ClassVar[bool] = False
-
-    def needs_record(self, spec: FieldSpec) -> bool:
-        """As in `Codec`: False for most codecs."""
-        return False
-
-    def describe(self) -> dict[str, Any]:
-        """Return plain JSON, as in `Codec`. A subclass of a user's is described as the codec that reads what it stores."""
-        ours = next(kind for kind in type(self).__mro__ if kind.__module__.startswith("tfprep.codecs."))
-        return {"codec": codec_name(ours), **{field.name: getattr(self, field.name) for field in fields(ours)}}
-
-
-class OneBytes(Described):
-    """Codecs whose field is one feature of bytes, by default of an array as it is."""
-
-    def spec(self, kind: Kind, value: Any) -> FieldSpec:
-        """The kind, shape and dtype of one value, as in `Codec`."""
-        return FieldSpec(kind, value.shape, value.dtype.name)
-
-    def tf_features(self, name: str, spec: FieldSpec) -> Mapping[str, Any]:
-        """For `tf.io.parse_single_example`, as in `Codec`."""
         import tensorflow as tf
 
         return {name: tf.io.FixedLenFeature([], tf.string)}
+
+    def tf_decode(self, features: Mapping[str, Any], name: str, spec: FieldSpec) -> Any:
+        """The value as a tensor, from the parsed features, by TensorFlow ops only. The values are those of `decode`."""
+        return features[name]
+
+    def tfds_feature(self, name: str, spec: FieldSpec, num_classes: int | None) -> Mapping[str, Any]:
+        """The entries of `features.json` for TensorFlow Datasets, by feature name."""
+        return {name: tensor_feature(spec.shape, spec.dtype, "none")}
+
+    def describe(self) -> dict[str, Any]:
+        """Return plain JSON, enough to build the codec again with `tfprep.codecs.from_description`.
+
+        A subclass of a user's is described as the codec that reads what it stores.
+        """
+        ours = next(kind for kind in type(self).__mro__ if kind.__module__.startswith("tfprep.codecs."))
+        options = {option.name: getattr(self, option.name) for option in fields(ours)}
+        return {"codec": codec_name(ours), **options}
 
 
 _CODECS: Mapping[Kind, str] = {
@@ -101,10 +86,9 @@ _CODECS: Mapping[Kind, str] = {
 """The fix for kinds that one codec is made for."""
 
 
-def require_kind(codec: object, field: str, kind: Kind, allowed: tuple[Kind, ...], fix: str) -> None:
-    if kind not in allowed:
-        name = type(codec).__name__
-        raise RecipeError(f"store: {name} holds {', '.join(allowed)}; '{field}' is a {kind}: {_CODECS.get(kind, fix)}")
+def codec_name(codec: type) -> str:
+    """Return the name of a codec in descriptions: `top_k` of `TopK`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", codec.__name__).lower()
 
 
 def cast_float(array: Array, dtype: Any) -> Array:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from tfprep import images
-from tfprep.codecs.codec import Feature, OneBytes, image_feature, require_kind, tensor_feature
+from tfprep.codecs.codec import Codec, Feature, image_feature, tensor_feature
 from tfprep.errors import RecipeError, SampleError
 from tfprep.fields import Array, FieldSpec, Kind
 from tfprep.optional import HAS_OPENCV, cv2
@@ -23,7 +23,7 @@ _OPAQUE = {"uint8": 255, "uint16": 65535}
 
 
 @dataclass(frozen=True)
-class Encoded(OneBytes):
+class Encoded(Codec):
     """The pixels that `tf.io.decode_image(channels=C)` returns, of JPEG and PNG mixed, with the channels of the field's spec.
 
     Gray is repeated for RGB, an alpha channel is dropped where the spec has none, and opaque where only the spec has one. The
@@ -31,13 +31,8 @@ class Encoded(OneBytes):
     one channel.
     """
 
+    kinds: ClassVar = ("image", "mask")
     holds_jpeg: ClassVar = True
-
-    def check(self, field: str, kind: Kind) -> None:
-        require_kind(self, field, kind, ("image", "mask"), "it is read as it is stored")
-
-    def encode(self, value: Any) -> Mapping[str, Feature]:
-        raise RecipeError("Encoded() reads TFRecords of other tools; a recipe stores Jpeg(), Png() or Original()")
 
     def decode(self, feature: Any, spec: FieldSpec, shape: tuple[int, ...] | None = None) -> Array:
         data, channels = bytes(feature), _channels(spec)
@@ -101,7 +96,7 @@ def _with_channels(pixels: Array, channels: int) -> Array:
 
 
 @dataclass(frozen=True)
-class Jpeg(OneBytes):
+class Jpeg(Codec):
     """uint8 [H, W, 3] RGB or [H, W, 1] gray as JPEG of this `quality` (1 to 100) and chroma `subsampling`.
 
     Decoding is libjpeg-turbo's accurate integer DCT, bit-identical in simplejpeg, Pillow and TensorFlow
@@ -110,6 +105,8 @@ class Jpeg(OneBytes):
 
     quality: int = 95
     subsampling: Literal["444", "422", "420"] = "420"
+    kinds: ClassVar = ("image",)
+    fix: ClassVar = "JPEG changes values; use Zstd(), Png() or Raw()"
     holds_jpeg: ClassVar = True
 
     def __post_init__(self) -> None:
@@ -117,9 +114,6 @@ class Jpeg(OneBytes):
             raise RecipeError(f"Jpeg(quality=...) is from 1 to 100, not {self.quality!r}")
         if self.subsampling not in ("444", "422", "420"):
             raise RecipeError(f"Jpeg(subsampling=...) is '444', '422' or '420', not {self.subsampling!r}")
-
-    def check(self, field: str, kind: Kind) -> None:
-        require_kind(self, field, kind, ("image",), "JPEG changes values; use Zstd(), Png() or Raw()")
 
     def encode(self, value: Any) -> Mapping[str, Feature]:
         if value.dtype != np.uint8 or value.ndim != 3 or value.shape[2] not in (1, 3):
@@ -147,20 +141,19 @@ class Jpeg(OneBytes):
 
 
 @dataclass(frozen=True)
-class Png(OneBytes):
+class Png(Codec):
     """uint8 or uint16 [H, W] or [H, W, C] as PNG; `level` is zlib's, 0 (none) to 9 (smallest).
 
     C is 1, 3 or 4, and 2 for uint8 only.
     """
 
     level: int = 3
+    kinds: ClassVar = ("image", "mask", "map")
+    fix: ClassVar = "use Scalar(), Text() or Raw()"
 
     def __post_init__(self) -> None:
         if not 0 <= self.level <= 9:
             raise RecipeError(f"Png(level=...) is from 0 to 9, not {self.level!r}")
-
-    def check(self, field: str, kind: Kind) -> None:
-        require_kind(self, field, kind, ("image", "mask", "map"), "use Scalar(), Text() or Raw()")
 
     def encode(self, value: Any) -> Mapping[str, Feature]:
         if value.dtype not in (np.uint8, np.uint16):
@@ -210,7 +203,7 @@ def _copy(stored: Array, out: Array) -> None:
 
 
 @dataclass(frozen=True)
-class Original(OneBytes):
+class Original(Codec):
     """The source file's bytes, untouched, in a recipe without geometry or color.
 
     An image that TensorFlow would read otherwise (EXIF-rotated, CMYK, 16 bit, palette, transparent, TIFF, WebP, ...) is
@@ -222,10 +215,9 @@ class Original(OneBytes):
     within 2 (on average; 9 and 4 in 19 of 20 draws).
     """
 
+    kinds: ClassVar = ("image",)
+    fix: ClassVar = "Original keeps a photo's own file; use Zstd(), Png() or Raw()"
     holds_jpeg: ClassVar = True
-
-    def check(self, field: str, kind: Kind) -> None:
-        require_kind(self, field, kind, ("image",), "Original keeps a photo's own file; use Zstd(), Png() or Raw()")
 
     def encode(self, value: Any) -> Mapping[str, Feature]:
         """`value` is the file's bytes where they can be kept (`tfprep.images.keeps_original`), else the pixels."""

@@ -13,16 +13,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from tfprep import images
-from tfprep.codecs.codec import (
-    Codec,
-    Described,
-    Feature,
-    OneBytes,
-    cast_float,
-    class_label_feature,
-    require_kind,
-    tensor_feature,
-)
+from tfprep.codecs.codec import Codec, Feature, cast_float, class_label_feature, tensor_feature
 from tfprep.errors import RecipeError, SampleError
 from tfprep.fields import Array, BoxFormat, FieldSpec, Kind, check_box_format, convert_boxes
 from tfprep.optional import require_package
@@ -40,7 +31,7 @@ def require_bfloat16() -> None:
     import ml_dtypes  # noqa: F401
 
 
-class Arrays(Described):
+class Arrays(Codec):
     """Codecs of any array, cast to `dtype` where it is given, whose shape is stored beside it."""
 
     dtype: str | None
@@ -64,14 +55,12 @@ class Raw(Arrays):
     """
 
     dtype: str | None = None
+    kinds: ClassVar = ("image", "mask", "map", "boxes", "points", "label", "scalar")
+    fix: ClassVar = "use Text()"
     tf_batches: ClassVar = True
 
     def __post_init__(self) -> None:
         check_dtype(self, self.dtype)
-
-    def check(self, field: str, kind: Kind) -> None:
-        kinds: tuple[Kind, ...] = ("image", "mask", "map", "boxes", "points", "label", "scalar")
-        require_kind(self, field, kind, kinds, "use Text()")
 
     def encode(self, value: Any) -> Mapping[str, Feature]:
         array = stored_array(value, self.dtype)
@@ -187,17 +176,16 @@ def checked_shape(spec: FieldSpec, size: int, shape: tuple[int, ...] | None) -> 
 
 
 @dataclass(frozen=True)
-class Scalar(Described):
+class Scalar(Codec):
     """A number, or an array of them, as int64 or float32 (an Example has no other): labels, scalars, boxes, points.
 
     Floats are stored as float32, rounded; a float64 beyond its range is a SampleError. A build warns of whole numbers that are
     rounded, such as identifiers in a column with fractions. `Raw()` keeps float64.
     """
 
+    kinds: ClassVar = ("label", "scalar", "boxes", "points")
+    fix: ClassVar = "use Zstd(), Png() or Raw() for pixels"
     tf_batches: ClassVar = True
-
-    def check(self, field: str, kind: Kind) -> None:
-        require_kind(self, field, kind, ("label", "scalar", "boxes", "points"), "use Zstd(), Png() or Raw() for pixels")
 
     def encode(self, value: Any) -> Mapping[str, Feature]:
         array = np.asarray(value)
@@ -234,17 +222,16 @@ class Scalar(Described):
     def tfds_feature(self, name: str, spec: FieldSpec, num_classes: int | None) -> Mapping[str, Any]:
         if spec.kind == "label" and spec.shape == () and num_classes:
             return {name: class_label_feature(num_classes)}
-        return {name: tensor_feature(spec.shape, spec.dtype, "none")}
+        return super().tfds_feature(name, spec, num_classes)
 
 
 @dataclass(frozen=True)
-class Text(OneBytes):
+class Text(Codec):
     """A string as UTF-8."""
 
+    kinds: ClassVar = ("text",)
+    fix: ClassVar = "use Scalar()"
     tf_batches: ClassVar = True
-
-    def check(self, field: str, kind: Kind) -> None:
-        require_kind(self, field, kind, ("text",), "use Scalar()")
 
     def encode(self, value: Any) -> Mapping[str, Feature]:
         if not isinstance(value, str):
@@ -257,15 +244,12 @@ class Text(OneBytes):
     def decode(self, feature: Any, spec: FieldSpec, shape: tuple[int, ...] | None = None) -> str:
         return bytes(feature).decode("utf-8", "surrogateescape")
 
-    def tf_decode(self, features: Mapping[str, Any], name: str, spec: FieldSpec) -> Any:
-        return features[name]
-
     def tfds_feature(self, name: str, spec: FieldSpec, num_classes: int | None) -> Mapping[str, Any]:
         return {name: {"pythonClassName": "tensorflow_datasets.core.features.text_feature.Text", "text": {}}}
 
 
 @dataclass(frozen=True)
-class Boxes(Described):
+class Boxes(Codec):
     """Boxes that another tool stored, read as x0, y0, x1, y1 in pixels of the image: float32 [N, 4].
 
     Attributes:
@@ -277,6 +261,7 @@ class Boxes(Described):
     features: Sequence[str]
     format: str
     image: str = ""
+    kinds: ClassVar = ("boxes",)
 
     def __post_init__(self) -> None:
         check_box_format(self.format, "format")
@@ -286,12 +271,6 @@ class Boxes(Described):
         if self.format.startswith("rel_") != bool(self.image):
             raise RecipeError(f"Boxes: {self.format} and the image {self.image!r}; shares are those of an image")
         object.__setattr__(self, "features", names)
-
-    def check(self, field: str, kind: Kind) -> None:
-        require_kind(self, field, kind, ("boxes",), "it reads TFRecords of other tools")
-
-    def encode(self, value: Any) -> Mapping[str, Feature]:
-        raise RecipeError("Boxes() reads TFRecords of other tools; a recipe stores boxes as Scalar()")
 
     def spec(self, kind: Kind, value: Any) -> FieldSpec:
         return FieldSpec(kind, (len(value), 4), "float32")
@@ -344,19 +323,12 @@ class Boxes(Described):
             size = tf.unstack(tf.cast(sides, tf.float32), num=2)
         return tf.ensure_shape(convert_boxes(boxes, "xyxy", source=cast(BoxFormat, self.format), size=size), spec.shape)
 
-    def tfds_feature(self, name: str, spec: FieldSpec, num_classes: int | None) -> Mapping[str, Any]:
-        return {name: tensor_feature(spec.shape, spec.dtype, "none")}
-
 
 @dataclass(frozen=True)
-class Texts(Described):
+class Texts(Codec):
     """A list of strings, of one length or of different lengths; a feature that a record does not have is an empty list."""
 
-    def check(self, field: str, kind: Kind) -> None:
-        require_kind(self, field, kind, ("text",), "it holds strings")
-
-    def encode(self, value: Any) -> Mapping[str, Feature]:
-        raise RecipeError("Texts() reads TFRecords of other tools; a recipe stores one string per field, as Text()")
+    kinds: ClassVar = ("text",)
 
     def spec(self, kind: Kind, value: Any) -> FieldSpec:
         return FieldSpec(kind, (len(value),), "string")
@@ -372,12 +344,6 @@ class Texts(Described):
         if None in spec.shape:
             return {name: tf.io.FixedLenSequenceFeature([], tf.string, allow_missing=True)}
         return {name: tf.io.FixedLenFeature(spec.shape, tf.string)}
-
-    def tf_decode(self, features: Mapping[str, Any], name: str, spec: FieldSpec) -> Any:
-        return features[name]
-
-    def tfds_feature(self, name: str, spec: FieldSpec, num_classes: int | None) -> Mapping[str, Any]:
-        return {name: tensor_feature(spec.shape, "string", "none")}
 
 
 def _items(content: bytes, expected: int | None) -> list[bytes]:

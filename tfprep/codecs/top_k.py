@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from tfprep.codecs.codec import Codec, Feature, OneBytes, cast_float, require_kind, tensor_feature
+from tfprep.codecs.codec import Codec, Feature, cast_float, tensor_feature
 from tfprep.errors import RecipeError, SampleError
 from tfprep.fields import Array, FieldSpec, Kind
 
@@ -17,7 +17,7 @@ _MOST_CLASSES = 1 << 31
 
 
 @dataclass(frozen=True)
-class TopK(OneBytes):
+class TopK(Codec):
     """The `k` largest of [classes] logits, as probabilities: their class numbers and float16 values.
 
     The softmax of logits / `temperature` is taken in float64, its `k` largest values are kept (the first of equal ones), and the
@@ -34,6 +34,8 @@ class TopK(OneBytes):
 
     k: int
     temperature: float | None = 1.0
+    kinds: ClassVar = ("scalar",)
+    fix: ClassVar = "it holds one score per class"
 
     def __post_init__(self) -> None:
         if isinstance(self.k, bool) or not isinstance(self.k, int) or self.k < 1:
@@ -42,9 +44,6 @@ class TopK(OneBytes):
             raise RecipeError(
                 f"TopK(temperature=...) is a number above 0, or None for probabilities, not {self.temperature!r}"
             )
-
-    def check(self, field: str, kind: Kind) -> None:
-        require_kind(self, field, kind, ("scalar",), "it holds one score per class")
 
     def encode(self, value: Any) -> Mapping[str, Feature]:
         scores = np.asarray(value)

@@ -13,14 +13,14 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isqrt
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from tfprep.codecs.codec import Feature, require_kind, tensor_feature
+from tfprep.codecs.codec import Feature, tensor_feature
 from tfprep.codecs.raw import Arrays, check_dtype, checked_shape, little, stored_array
 from tfprep.errors import BuildError, LoaderError, RecipeError, SampleError
-from tfprep.fields import Array, FieldSpec, Kind
+from tfprep.fields import Array, FieldSpec
 
 _PLAIN, _ROWS = 0, 1
 """The first byte of a field: the array itself, or the differences between each row and the one above it."""
@@ -53,14 +53,13 @@ class Zstd(Arrays):
 
     level: int = 5
     dtype: str | None = None
+    kinds: ClassVar = ("image", "mask", "map")
+    fix: ClassVar = "use Scalar(), Text() or Raw()"
 
     def __post_init__(self) -> None:
         if isinstance(self.level, bool) or self.level not in range(1, 10):
             raise RecipeError(f"Zstd(level=...) is from 1 to 9, not {self.level!r}")
         check_dtype(self, self.dtype)
-
-    def check(self, field: str, kind: Kind) -> None:
-        require_kind(self, field, kind, ("image", "mask", "map"), "use Scalar(), Text() or Raw()")
 
     def encode(self, value: Any) -> Mapping[str, Feature]:
         if names := sorted(_VARIABLES & os.environ.keys()):
