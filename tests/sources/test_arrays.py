@@ -53,6 +53,27 @@ def test_each_array_of_images_has_its_own_labels(tmp_path):
         Arrays("*.npz:x", "a.npz:y").scan(tmp_path)
 
 
+def test_stars_in_the_names_of_files_and_of_arrays(tmp_path):
+    """They are different placeholders, and a name of an array may have a slash."""
+    for name in "12":
+        np.savez_compressed(tmp_path / "part.npz", **{f"a/x_{n}": RGB[:n] for n in (1, 2)})
+        (tmp_path / "part.npz").rename(tmp_path / f"part_{name}.NPZ")
+    entries = list(Arrays("part_*.npz:a/x_*").scan(tmp_path).entries)
+    assert sorted({entry.key.rpartition("/")[0] for entry in entries}) == [
+        f"part_{name}.NPZ/a/x_{n}" for name in "12" for n in (1, 2)
+    ]
+    assert len(entries) == 6
+
+
+def test_a_damaged_compressed_array_is_named(tmp_path):
+    np.savez_compressed(tmp_path / "d.npz", x=RGB)
+    data = bytearray((tmp_path / "d.npz").read_bytes())
+    data[60:200] = bytes(140)
+    (tmp_path / "d.npz").write_bytes(data)
+    with pytest.raises(SourceError, match=r"d\.npz: x\.npy cannot be read: "):
+        Arrays("d.npz:x").scan(tmp_path)
+
+
 @pytest.mark.parametrize("number", [np.nan, -np.inf, 1e39])
 def test_images_of_numbers_that_float32_does_not_hold_are_rejected(number):
     raw = {"form": ["<f8", 1, 2], "pixels": np.array([[1.5, number]]).tobytes()}

@@ -6,12 +6,15 @@ compressed array of a .npz has none: a plain copy is made once (`tfprep.sources.
 
 from __future__ import annotations
 
+import shutil
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -24,7 +27,7 @@ from tfprep.sources.patterns import Holes, compile_pattern, walk
 from tfprep.sources.raw import Reference, open_raw
 from tfprep.sources.source import Entry, FieldDecoder, Listing, constructor_text, key_of
 from tfprep.sources.splits import Row, listing_of
-from tfprep.sources.staging import CheckedFile, staged
+from tfprep.sources.staging import staged
 
 _PIECE_BYTES = 4 << 20
 _DTYPES = ("uint8", "uint16", "float32", "float64")
@@ -145,36 +148,32 @@ class Arrays:
 def stored_arrays(root: Path, text: str) -> list[StoredArray]:
     """Return the arrays that a text of `Arrays` names. SourceError if there is none, or one cannot be read."""
     file, _, name = text.partition(":")
-    inside = compile_pattern(f"{name}.npy", "Arrays") if name else None
+    inside = compile_pattern(f"{file}/{name}.npy", "Arrays") if name else None
     found = []
     for path, of_file in walk(root, compile_pattern(file, "Arrays"), Counter()):
         if inside is None:
             found.append(_stored(root, path, path, 0, of_file))
             continue
         for member in members(root / path, Counter()):
-            holes = inside.match_file(member.name, of_file)
-            if holes is not None:
-                place, start = path, member.start
-                if member.deflated:
-
-                    def copy(target: CheckedFile, path: Path = root / path, name: str = member.name) -> None:
-                        try:
-                            with (
-                                open_raw(path) as file,
-                                zipfile.ZipFile(file) as archive,
-                                archive.open(name) as content,
-                            ):
-                                while piece := content.read(_PIECE_BYTES):
-                                    target.write(piece)
-                        except (OSError, zipfile.BadZipFile) as error:
-                            raise SourceError(f"{path}: {name} cannot be read: {error}") from error
-
-                    place, start = str(staged(root / path, f".{member.name}".replace("/", "_"), copy)), 0
-                array = f"{path}/{member.name.removesuffix('.npy')}"
-                found.append(_stored(root, array, place, start, holes))
+            holes = inside.match_path(f"{path[: -len('.npz')]}.npz/{member.name}")
+            if holes is None:
+                continue
+            place, start = path, member.start
+            if member.deflated:
+                kind = f".{member.name}".replace("/", "_")
+                place, start = str(staged(root / path, kind, partial(_unpack, root / path, member.name))), 0
+            found.append(_stored(root, f"{path}/{member.name.removesuffix('.npy')}", place, start, holes))
     if not found:
         raise SourceError(f"{root}: no array fits {text!r}")
     return found
+
+
+def _unpack(path: Path, name: str, target: BinaryIO) -> None:
+    try:
+        with open_raw(path) as file, zipfile.ZipFile(file) as archive, archive.open(name) as content:
+            shutil.copyfileobj(content, target, _PIECE_BYTES)
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise SourceError(f"{path}: {name} cannot be read: {error}") from error
 
 
 def _stored(root: Path, name: str, file: str, start: int, holes: Holes) -> StoredArray:

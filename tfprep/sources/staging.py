@@ -7,6 +7,7 @@ deleted at any time: the next build makes what it needs again.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from array import array
@@ -20,15 +21,12 @@ import numpy as np
 from tfprep.errors import SourceError
 from tfprep.fields import Array
 from tfprep.sources.raw import state_of
-from tfprep.storage.local import free_bytes, whole_file, writing
+from tfprep.storage.local import whole_file, writing
 
 VARIABLE = "TFPREP_STAGING"
-_LEAST_FREE_BYTES = 1 << 30
-"""Bytes of the disk that a copy leaves free: the dataset is written too."""
-_CHECK_BYTES = 64 << 20
 
 
-def staged(path: Path, kind: str, write: Callable[[CheckedFile], None]) -> Path:
+def staged(path: Path, kind: str, write: Callable[[BinaryIO], None]) -> Path:
     """Return the copy of a file, and make it if there is none of the file's present state.
 
     Args:
@@ -38,7 +36,7 @@ def staged(path: Path, kind: str, write: Callable[[CheckedFile], None]) -> Path:
 
     Raises:
         SourceError: The raw file cannot be read, or the copy does not fit on the disk.
-        BuildError: The disk is full or read-only.
+        BuildError: The disk is read-only.
     """
     state = state_of(path)
     name, version = _digest(str(path.absolute()), kind), _digest(f"{state.text} {state.identity}")
@@ -46,16 +44,20 @@ def staged(path: Path, kind: str, write: Callable[[CheckedFile], None]) -> Path:
     for copy in folder.glob(f"{name}-{version}-*"):
         if copy.name == f"{name}-{version}-{copy.stat().st_size}{kind}":  # of the size that was written
             return copy
-    unnamed = folder / f"{name}-{version}{kind}"
+    # Of this process: two builds may make the same copy at the same time.
+    unnamed = folder / f"{name}-{version}-by-{os.getpid()}{kind}"
     with writing(unnamed):
         folder.mkdir(parents=True, exist_ok=True)
     with whole_file(unnamed) as file:
-        checked = CheckedFile(file, path)
         try:
-            write(checked)
+            write(file)
+            size = file.tell()
         except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                rule = f"its copy in {folder} does not fit, the disk is full"
+                raise SourceError(f"{path}: {rule}. Name a folder with more room in {VARIABLE}") from error
             raise SourceError(f"{path} is not whole, or cannot be read: {error.strerror or error}") from error
-    copy = folder / f"{name}-{version}-{checked.size}{kind}"
+    copy = folder / f"{name}-{version}-{size}{kind}"
     with writing(copy):
         os.replace(unnamed, copy)
     for older in folder.glob(f"{name}-*"):
@@ -65,34 +67,13 @@ def staged(path: Path, kind: str, write: Callable[[CheckedFile], None]) -> Path:
     return copy
 
 
-class CheckedFile:
-    """A file that is written as long as the disk keeps some room."""
-
-    def __init__(self, file: BinaryIO, source: Path) -> None:
-        self._file, self._source, self._folder = file, source, _folder()
-        self._room, self.size = 0, 0
-
-    def write(self, data: bytes | memoryview) -> None:
-        if self.size + len(data) > self._room:
-            free = free_bytes(self._folder) - _LEAST_FREE_BYTES
-            if free < len(data):
-                raise SourceError(
-                    f"{self._source}: its copy in {self._folder} does not fit: {self.size:,} bytes are written, and "
-                    f"the disk would be full. Name a folder with more room in {VARIABLE}"
-                )
-            self._room = self.size + max(len(data), min(free, _CHECK_BYTES))
-        with writing(self._folder / "copy"):
-            self._file.write(data)
-        self.size += len(data)
-
-
 def staged_files(path: Path, kind: str, files: Callable[[Path], Iterable[bytes | None]]) -> tuple[Path, Array, Array]:
     """Return the copy of what `files` yields of a file, and the first byte and the length of each (-1: there is none).
 
     The copy holds them one after another, then their lengths as int64, then their number as int64.
     """
 
-    def write(target: CheckedFile) -> None:
+    def write(target: BinaryIO) -> None:
         lengths = array("q")
         for content in files(path):
             target.write(content or b"")

@@ -161,12 +161,6 @@ def writing(path: Path) -> Iterator[None]:
         raise BuildError(f"cannot write {path}: {error.strerror or error}{fix}") from error
 
 
-def free_bytes(folder: Path) -> int:
-    """Return the bytes that this user may still write to the folder's file system."""
-    status = os.statvfs(folder)
-    return status.f_bavail * status.f_frsize
-
-
 @contextmanager
 def locked(path: Path, busy: Exception | None = None, *, shared: bool = False) -> Iterator[int]:
     """Hold a lock of the operating system on a file, which is made if it is missing, or on a folder.
