@@ -45,30 +45,17 @@ class RowBatch(NamedTuple):
     columns: Mapping[str, Sequence[Any]]
 
 
-class TableFile(NamedTuple):
-    """One of several tables.
-
-    Attributes:
-        path: Its path relative to the root.
-        file: The file.
-        split: Its split.
-    """
+class TableRow(NamedTuple):
+    """A row of one of several tables: the path and the split of its table, its number, and its cells by column."""
 
     path: str
-    file: Path
     split: str
-
-
-class TableRow(NamedTuple):
-    """A row of one of several tables: its table, its number, and its cells by column."""
-
-    table: TableFile
     number: int
     cells: dict[str, Any]
 
     def place(self) -> str:
         """Name the row for a message."""
-        return f"{self.table.file}: row {self.number}"
+        return f"{self.path}: row {self.number}"
 
 
 def column_names(path: Path) -> list[str]:
@@ -110,11 +97,10 @@ def batches(path: Path, columns: Sequence[str]) -> Iterator[RowBatch]:
 def table_rows(root: Path, tables: Iterable[tuple[str, str]], columns: Sequence[str]) -> Iterator[TableRow]:
     """Yield the rows of tables, each given with its split; see `batches`."""
     for path, split in tables:
-        table = TableFile(path, root / path, split)
-        for batch in batches(table.file, columns):
+        for batch in batches(root / path, columns):
             names = tuple(batch.columns)
             for number, cells in zip(batch.numbers, zip(*batch.columns.values(), strict=True), strict=True):
-                yield TableRow(table, number, dict(zip(names, cells)))  # noqa: B905  # a check for each row takes 3 %
+                yield TableRow(path, split, number, dict(zip(names, cells)))  # noqa: B905  # a check for each row takes 3 %
 
 
 # --- CSV and TSV ----------------------------------------------------------------------------------------------------

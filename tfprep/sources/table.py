@@ -221,11 +221,11 @@ class _Rows:
         """Yield one row at a time; SourceError at the end if there was none."""
         options, row = self._options, None
         for row in table_rows(self._root, self._tables, self._columns):
-            cells, split = row.cells, row.table.split
+            cells, split = row.cells, row.split
             try:
                 files = tuple([path.fill(cells, split, name) for name, path in self.files.items()])
                 values = tuple([self._value(name, kind, columns, row) for name, (kind, columns) in self.values.items()])
-                key = key_of(f"{row.table.path}/{row.number}" if parse_reference(files[0]).member else files[0])
+                key = key_of(f"{row.path}/{row.number}" if parse_reference(files[0]).member else files[0])
                 if options.key is not None:
                     key = read_cell(cells, options.key, name_cell)
                 if self._split is not None:

@@ -117,11 +117,11 @@ class ObjectTable(AnnotatedSource):
         columns = [*place.columns, *of_box, *filter(None, (self.label, self.split))]
         for row in table_rows(root, tables, columns):
             try:
-                path = place.fill(row.cells, row.table.split, "image")
-                split = row.table.split if self.split is None else read_cell(row.cells, self.split, name_cell)
+                path = place.fill(row.cells, row.split, "image")
+                split = row.split if self.split is None else read_cell(row.cells, self.split, name_cell)
             except SourceError as error:
                 raise SourceError(f"{row.place()}: {error}") from error
-            where = f"{row.table.file.name}: row {row.number}"
+            where = row.place()
             image = images.setdefault(path, _Image(split))
             if image.split != split:
                 rule = f"{where} is in {split}, other rows of the image are in {image.split}"
@@ -129,7 +129,7 @@ class ObjectTable(AnnotatedSource):
             for column in self.boxes if isinstance(self.boxes, tuple) else ():
                 if _DECIMAL_COMMA.fullmatch(str(row.cells[column])):  # whole numbers of the table would be read
                     rule = "decimal commas are not read; write decimal points"
-                    raise SourceError(f"{row.place()}: {column!r} is {row.cells[column]!r}: {rule}")
+                    raise SourceError(f"{where}: {column!r} is {row.cells[column]!r}: {rule}")
             try:
                 if (found := self._object(row.cells, where)) is not None:
                     image.objects.append(found)
