@@ -350,6 +350,21 @@ def test_compressed_geotiff_by_rasterio():
         np.testing.assert_array_equal(decoded(by_pillow(image, compression=compression)), expected, compression)
 
 
+@pytest.mark.filterwarnings("ignore:Dataset has no geotransform")
+@pytest.mark.parametrize("bits", [4, 12])
+def test_tiffs_of_packed_bits(bits):
+    """The range of `to="uint8"` is that of the bits, not of the type that holds them."""
+    rasterio, dtype = pytest.importorskip("rasterio"), "uint8" if bits < 8 else "uint16"
+    numbers = (DEEP[:, :, 0] >> (16 - bits)).astype(dtype)
+    with rasterio.io.MemoryFile() as memory:
+        options = {"width": SIZE[1], "height": SIZE[0], "count": 1, "dtype": dtype, "nbits": bits}
+        with memory.open(driver="GTiff", **options) as file:
+            file.write(numbers, 1)
+        data = memory.read()
+    np.testing.assert_array_equal(decoded(data)[:, :, 0], numbers)
+    np.testing.assert_array_equal(decoded(data, to="uint8")[:, :, 0], np.rint(numbers * (255 / (2**bits - 1))))
+
+
 def test_color_ops_for_8_bits_say_so(tmp_path):
     root = folder(tmp_path / "data", {"a.png": png(DEEP[:, :, :3]), "b.png": 1})
     recipe = {"color": [augment.Brightness(0.2)], "variants": {"train": 2}, "store": {"image": codecs.Raw()}}

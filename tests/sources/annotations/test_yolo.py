@@ -9,6 +9,7 @@ import tfprep
 from tests.sources.building import built, fields_of, folder
 from tfprep import augment, sources
 from tfprep.errors import SourceError
+from tfprep.sources.detection.detect import detect
 
 yaml = pytest.importorskip("yaml")
 masks = pytest.importorskip("pycocotools.mask")
@@ -129,6 +130,8 @@ def test_lists_of_images(tmp_path):
     root = written(tmp_path / "data", {"a": "0 0.5 0.5 0.5 0.5", "b": None}, {**DETECT, "train": "train.txt"})
     (root / "train.txt").write_text("./images/train/b.png\nimages/train/a.png\n")
     assert [entry.key for entry in sources.Yolo().scan(root).entries] == ["images/train/b.png", "images/train/a.png"]
+    (root / "train.txt").write_text(f"{root}/images/train/b.png\n/another/machine/images/train/a.png\n")
+    assert [entry.key for entry in sources.Yolo().scan(root).entries] == ["images/train/b.png", "images/train/a.png"]
     (root / "train.txt").write_text("../../etc/passwd.png\n")
     with pytest.raises(SourceError, match="below it"):
         list(sources.Yolo().scan(root).entries)
@@ -163,13 +166,13 @@ def test_a_line_that_is_not_an_object_rejects_its_image(tmp_path):
         ("names: {-1: a, 2: b}\ntrain: images/train", "names is a list"),
         ("names: {0: a, 1000000000: b}\ntrain: images/train", "all numbers from 0"),
         ("names: [a, a]\ntrain: images/train", "two classes have one name"),
-        ("names: [yes, no]\ntrain: images/train", "a class name is True, as YAML reads yes"),
+        ("names: [a, ]\ntrain: ~\nval: null", "there is neither train nor val nor test"),
+        ("names:\n- a\n-\ntrain: images/train", "names is a list"),
         ("names: &a [a]\ntrain: *a", "has aliases"),
         ("names: [a]", "there is neither train nor val nor test"),
         ("names: [a]\ntrain: elsewhere", "'elsewhere' is not below"),
         ("names: [a]\ntrain: /etc", "'/etc' is not below"),
         ("names: [a]\ntrain: images/train\nkpt_shape: 3", "kpt_shape is [number of points, 2 or 3]"),
-        ("names: !!python/object/apply:os.system [ls]", "is not YAML"),
     ],
 )
 def test_a_wrong_yaml_file_is_named(tmp_path, text, reason):
@@ -177,6 +180,30 @@ def test_a_wrong_yaml_file_is_named(tmp_path, text, reason):
     (root / "data.yaml").write_text(text)
     with pytest.raises(SourceError, match=rf"data\.yaml.*{re.escape(reason)}"):
         sources.Yolo().scan(root)
+
+
+def test_names_of_classes_are_as_they_are_written(tmp_path):
+    """YAML 1.1 reads them as False, 8, 1.1, 750 and a date; nothing runs that a tag names."""
+    root = written(tmp_path / "data", {"a": "4 0.5 0.5 0.5 0.5"}, DETECT)
+    names = ("no", "010", "1.10", "12:30", "2020-01-01", "ls")
+    described = "names:\n" + "".join(f"  {n}: {name}\n" for n, name in enumerate(names))
+    (root / "data.yaml").write_text(f"{described}train: images/train\nx: !!python/object/apply:os.system [ls]\n")
+    assert sources.Yolo().scan(root).classes["box_labels"] == names
+
+
+def test_a_split_of_which_no_image_has_labels_is_refused(tmp_path):
+    """As test splits whose labels are not public: all its images would be without objects."""
+    content = DETECT | {"test": "images/test"}
+    root = written(tmp_path / "data", {"a": "0 0.5 0.5 0.5 0.5"}, content)
+    written(root, {"b": None, "c": None}, content, "test")
+    rule = r"no image of test has a file of annotations: 'images/test/b.png' should have 'labels/test/b.txt'; .*splits="
+    with pytest.raises(SourceError, match=rule):
+        list(sources.Yolo().scan(root).entries)
+    found = detect(root)
+    assert repr(found.source) == "sources.Yolo(splits=('train',))"
+    assert any("no image of test has labels: the split is left out" in line for line in found.lines())
+    for options in ({"splits": ("train",)}, {"unannotated": "skip"}):
+        assert [entry.key for entry in sources.Yolo(**options).scan(root).entries] == ["images/train/a.png"]
 
 
 def test_what_the_yaml_file_does_not_give_is_named(tmp_path):

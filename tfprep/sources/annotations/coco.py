@@ -334,6 +334,8 @@ class JsonText:
             else:
                 members[str(name)], at = self._decoded(at)
             at = self._skip(at)
+        if (end := self._skip(at + 1)) < len(self._text):
+            raise self._error("there is more after its end", end)
         return members
 
     def _elements(self, start: int, take: Callable[[Any, int], None]) -> int:

@@ -161,26 +161,33 @@ def object_rows(
     parse: Callable[[bytes, str], dict[str, Any]],
     tally: Counter[str],
 ) -> Iterator[Row]:
-    """Yield an entry for each image with one file of annotations each. SourceError at the end if no image has that file.
+    """Yield an entry for each image with one file of annotations each. SourceError at the end if no image of a split has that
+    file, as in test splits whose annotations are not public: all of them would be images without objects.
 
     `parse` turns the file's bytes and path into the part `objects`; it raises WrongAnnotation.
     """
-    first, has_files = None, False
+    firsts: dict[str, AnnotatedImage] = {}
+    annotated = set[str]()
     for image in images:
+        firsts.setdefault(image.split, image)
         try:
             data = read_annotations(root, image.annotations)
-            first, has_files = first or image, has_files or data is not None
+            annotated.update([] if data is None else [image.split])
             part = {"size": None, "objects": []} if data is None else parse(data, image.annotations)
             if source.unannotated == "skip" and not part["objects"] and not part.get("dropped"):
                 tally[UNANNOTATED] += 1
                 continue
             tally.update({NO_FILE: 1} if data is None else {})
         except WrongAnnotation as fault:
-            part, has_files = {"objects": [], "fault": str(fault)}, True
+            annotated.add(image.split)
+            part = {"objects": [], "fault": str(fault)}
         yield Entry(key_of(image.path), image.split, (image.path, *image.others), (part,)), None
-    if first is not None and not has_files:
-        rule = f"no image has a file of annotations: {first.path!r} should have {first.annotations!r}"
-        raise SourceError(f"{root}: {rule}; images without annotations are a Folder")
+    for split, first in firsts.items():
+        if split not in annotated and (source.unannotated == "keep" or not annotated):
+            of_split = f" of {split}" if len(firsts) > 1 else ""
+            rule = f"no image{of_split} has a file of annotations: {first.path!r} should have {first.annotations!r}"
+            fix = "take other splits (splits=), leave such images out (unannotated='skip'), or read them as a Folder"
+            raise SourceError(f"{root}: {rule}; {fix}")
 
 
 def annotated_images(

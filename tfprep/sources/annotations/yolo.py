@@ -218,7 +218,7 @@ class DataYaml:
         missing: dict[str, str] = {}
         twins: dict[str, str] = {}
         for split in _SPLITS:
-            if not content.get(split):
+            if not content.get(split) or content[split] in _NOTHING:
                 continue
             written = content[split] if isinstance(content[split], list) else [content[split]]
             found: dict[str, str] = {}
@@ -241,8 +241,8 @@ class DataYaml:
         match content.get("kpt_shape"):
             case None:
                 points = None
-            case [int(count), (2 | 3) as numbers] if count > 0:
-                points = count, numbers
+            case [str(count), ("2" | "3") as numbers] if count.isdecimal() and int(count):
+                points = int(count), int(numbers)
             case shape:
                 raise SourceError(f"{root / path}: kpt_shape is [number of points, 2 or 3]; got {shape!r}")
         return DataYaml(names, places, points, missing, twins)
@@ -251,20 +251,22 @@ class DataYaml:
 def _names(path: Path, names: Any) -> tuple[str, ...]:
     """The class names of a YAML file in the order of their numbers."""
     if isinstance(names, dict):
-        by_number = {str(number): name for number, name in names.items()}
-        names = [by_number.get(str(number)) for number in range(len(names))]
-    if not names or not isinstance(names, list) or None in names:
+        names = [names.get(str(number)) for number in range(len(names))]
+    if not names or not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
         raise SourceError(f"{path}: names is a list, or all numbers from 0 with names")
-    found = tuple(map(key_of, map(str, names)))
+    found = tuple(map(key_of, names))
     fault = next(filter(None, map(class_name_fault, found)), "")
-    if unquoted := [name for name in names if isinstance(name, bool)]:
-        fault = f"a class name is {unquoted[0]}, as YAML reads yes, no, on and off: put names into quotation marks"
     if fault or len(set(found)) < len(found):
         raise SourceError(f"{path}: {fault or 'two classes have one name'}")
     return found
 
 
+_NOTHING = "", "~", "null", "Null", "NULL"
+"""How YAML spells a value that is not there."""
+
+
 def _yaml(path: Path) -> dict[Any, Any]:
+    """The content of a YAML file, each value as the text that is written: `no`, `010` and `1.10` are names of classes."""
     require_package("yaml", "Yolo: reading data.yaml")
     import yaml
 
@@ -274,7 +276,7 @@ def _yaml(path: Path) -> dict[Any, Any]:
             isinstance(token, yaml.AliasToken) for token in yaml.scan(text)
         ):  # a few lines can stand for 10^9 values
             raise SourceError(f"{path} has aliases, such as *name: write out what they stand for")
-        content = yaml.safe_load(text)
+        content = yaml.load(text, yaml.BaseLoader)
     except OSError as error:
         raise SourceError(f"{path}: cannot read the file: {error.strerror}") from error
     except (yaml.YAMLError, RecursionError) as error:
@@ -314,10 +316,14 @@ def images_in(root: Path, place: str, tally: Counter[str]) -> list[str]:
                 f"{root / place}: no image below this folder (files ending in {', '.join(IMAGE_SUFFIXES)})"
             )
         return found
-    lines = filter(None, text_lines(root / place, "list of images"))
-    beside = [(line, posixpath.join(posixpath.dirname(place), line)) for line in lines]
-    # Lists of another machine have its paths; `_place` finds what of them is below the root.
-    return [path_cell((not (root / path).exists() and _place(root, place, {}, line)) or path) for line, path in beside]
+    paths = []
+    for line in filter(None, text_lines(root / place, "list of images")):
+        path = posixpath.join(posixpath.dirname(place), line)
+        # Lists have absolute paths, also of another machine; `_place` finds what of them is below the root.
+        if path.startswith("/") or not (root / path).exists():
+            path = _place(root, place, {}, line) or path
+        paths.append(path_cell(path))
+    return paths
 
 
 def label_path(image: str) -> str:

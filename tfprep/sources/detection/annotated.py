@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from tfprep.errors import SourceError
@@ -50,14 +50,20 @@ def yolo(files: Files) -> Iterator[Reading]:
     yamls = [path for path in files.paths(".yaml", ".yml") if re.search(rb"^names\s*:", files.head(path), re.MULTILINE)]
     for path in yamls:
         data = DataYaml.read(files.root, path)
-        own = tuple(split for split in data.places if split not in data.twins)
-        checks = [f"{path}: {n} is {where!r}, which is not in this folder" for n, where in data.missing.items()]
+        labels_of = {
+            split: [label_path(image) for place in places for image in images_in(files.root, place, Counter())]
+            for split, places in data.places.items()
+        }
+        labeled = [split for split, labels in labels_of.items() if any((files.root / one).exists() for one in labels)]
+        bare = [split for split in data.places if labeled and split not in labeled]
+        own = tuple(split for split in data.places if split not in (*data.twins, *bare))
+        checks = [f"{path}: no image of {split} has labels: the split is left out" for split in bare]
+        checks += [f"{path}: {n} is {where!r}, which is not in this folder" for n, where in data.missing.items()]
         checks += [f"{path}: {n} names the images of {twin}, and is left out" for n, twin in data.twins.items()]
         same = [list_path for list_path in lists if tuple(files.lines(list_path)) == data.names]
         places = [place for of_split in data.places.values() for place in of_split]
-        labels = [label_path(image) for place in places for image in images_in(files.root, place, Counter())]
-        declared = [path, *same, *places, *labels]
-        yield _yolo(files, Yolo(data=path, splits=own if data.missing else None), declared, checks)
+        declared = [path, *same, *places, *chain.from_iterable(labels_of.values())]
+        yield _yolo(files, Yolo(data=path, splits=own if data.missing or bare else None), declared, checks)
     texts = [path for path in files.paths(".txt") if path not in lists] if not yamls else []
     stems = {os.path.splitext(name)[0] for name in files.image_folders} if texts else set()
     labels = [path for path in texts if os.path.splitext(path.rpartition("/")[2])[0] in stems]
