@@ -96,7 +96,7 @@ def decode_numbers(data: bytes, page: int | None = None, nodata: float | None = 
     if is_dicom(data):
         numbers = dicom_numbers(data, page)
     else:
-        numbers = Numbers(tiff_pixels(data, page, nodata)) if is_tiff(data) else _by_pillow(data, page)
+        numbers = tiff_numbers(data, page, nodata) if is_tiff(data) else _by_pillow(data, page)
     pixels = _plain(numbers.pixels if numbers.pixels.ndim == 3 else numbers.pixels[:, :, np.newaxis])
     limits = numbers.limits
     if limits is None and pixels.dtype.kind == "u":
@@ -171,24 +171,26 @@ def is_tiff(data: bytes) -> bool:
     return data.startswith(_STARTS)
 
 
-def tiff_pixels(data: bytes, page: int | None, nodata: float | None) -> Array:
-    """Return [H, W] or [H, W, C] with the numbers of the file. Raises SampleError."""
+def tiff_numbers(data: bytes, page: int | None, nodata: float | None) -> Numbers:
+    """Return the numbers of the file, with limits for those of few bits. Raises SampleError."""
     with _page(data, page) as tiff:
         stored = _array(tiff, data, page or 0)
-        array = _checked(stored, tiff)
+        array, is_palette = _checked(stored, tiff), getattr(tiff.photometric, "name", "") == "PALETTE"
         if (tag := tiff.tags.get(_NODATA)) is not None:
             number = float(str(tag.value).strip("\0 "))
             missing = np.isnan(stored) if np.isnan(number) else stored == number
-            if getattr(tiff.photometric, "name", "") == "PALETTE":  # it is one of the palette's numbers, not a level
+            if is_palette:  # it is one of the palette's numbers, not a level
                 missing = (missing if stored.ndim == 2 else missing[:, :, 0])[:, :, np.newaxis]
             if missing.any() and nodata is None:
                 rule = f"{missing.mean():.1%} of the numbers are {number:g}, which means no data"
                 raise SampleError(f"{rule}; say what they become (nodata=0)")
-            limits = np.iinfo(array.dtype) if array.dtype.kind in "iu" and missing.any() else None
-            if limits and nodata not in range(limits.min, limits.max + 1):
+            integers = np.iinfo(array.dtype) if array.dtype.kind in "iu" and missing.any() else None
+            if integers and nodata not in range(integers.min, integers.max + 1):
                 raise SampleError(f"nodata is {nodata}, which {array.dtype} does not hold; give a number of its range")
             array = np.where(missing, np.asarray(nodata, array.dtype), array) if missing.any() else array
-        return upright(array, _orientation(tiff))
+        is_packed = tiff.bitspersample > 1 and tiff.bitspersample % 8 and not is_palette  # 1 bit becomes 0 and 255
+        limits = (0.0, 2.0**tiff.bitspersample - 1) if is_packed and array.dtype.kind == "u" else None
+        return Numbers(upright(array, _orientation(tiff)), limits)
 
 
 @contextmanager
@@ -219,7 +221,7 @@ def _array(tiff: Any, data: bytes, page: int) -> Array:
         array = np.asarray(tiff.asarray())
         # PlanarConfiguration decides, whatever the lengths: "SYX" where the channels are stored one after another, else "YXS".
         return np.moveaxis(array, 0, -1) if tiff.axes == "SYX" else array
-    except (ValueError, ImportError) as error:
+    except (ValueError, ImportError, NotImplementedError) as error:
         if "imagecodecs" not in str(error) and not isinstance(error, ImportError):
             raise
     require_package("rasterio", f"reading TIFF with {tiff.compression.name} compression")
