@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 import tfprep.load
-from tests.conftest import write_dataset
+from tests.conftest import smooth, write_dataset
 from tests.load.batches import batches as batches_of
 from tests.load.batches import check_every_way, check_same, stages
 from tfprep import Recipe, augment, codecs, sources
@@ -269,6 +269,22 @@ def test_fields_that_a_model_added_follow_where_they_can(data, monkeypatch):
     with pytest.raises(LoaderError, match=r"'boxes' is in records of its own \(model\), and cannot follow"):
         data.numpy_loader("train", **stages(OPS[:1]), fields=["image", "boxes"])
     data.numpy_loader("train", **stages(OPS[:1]), fields=["image", "points"])
+
+
+def test_a_mask_that_has_not_the_size_of_its_image_is_an_error_also_where_the_image_is_decoded_at_that_size(
+    make_dataset,
+):
+    def make(rng, number):
+        side = 64 + 2 * (number % 2)
+        return {"image": smooth(rng, side, side, 3), "mask": np.zeros((side // 2, side // 2), np.uint8)}
+
+    kinds, codec = {"image": "image", "mask": "mask"}, {"image": codecs.Jpeg(), "mask": codecs.Png()}
+    made = make_dataset(samples={"train": 4}, fields=tuple(kinds), make=make, kinds=kinds, codec=codec)
+    for side in (64, 32, 20):  # decoded whole, and at 1/2
+        with pytest.raises(RecordError, match=r"one height and width, not \(64, 64\) and \(32, 32\) \(key"):
+            batches(
+                tfprep.load.open(made.path), 1, geometry=[augment.Resize(side, side)], order="sequential", threads=1
+            )
 
 
 def test_images_of_different_sizes_stay_a_list(data):

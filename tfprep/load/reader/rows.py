@@ -323,17 +323,14 @@ class Augmenter:
         self, bytes_of: Mapping[str, Array], sample: dict[str, Any], size: Size | None, reduced: int, state: ThreadState
     ) -> None:
         for name, field in self._fields.items():
-            if name in sample:
-                continue
-            if size is not None and field.is_jpeg(bytes_of[name]):
+            allowed = [size]
+            if size is not None and name not in sample and field.is_jpeg(bytes_of[name]):
                 sample[name] = field.decode_jpeg(bytes_of[name], size, reduced, state)
-            else:
+                allowed.append((-(-size[0] // reduced), -(-size[1] // reduced)))  # or whole, where it has to be
+            elif name not in sample:
                 sample[name] = field.decode(bytes_of[name], state)
-        if size is not None:
-            allowed = {size, (-(-size[0] // reduced), -(-size[1] // reduced))}
-            sizes = {np.shape(sample[field.name])[:2] for field in self._rasters}
-            if not sizes <= allowed:
-                raise SampleError(f"the rasters of a sample have one height and width, not {sorted(sizes | {size})}")
+            if field in self._rasters and (own := np.shape(sample[name])[:2]) not in allowed:
+                raise SampleError(f"the rasters of a sample have one height and width, not {size} and {own}")
 
     def _made(self, name: str, value: Any) -> Any:
         """The value of a field after all stages, in its dtype, which is that of its codec."""
