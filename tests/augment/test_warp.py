@@ -47,6 +47,13 @@ def test_every_flip_and_quarter_turn_is_exact(dtype):
             assert transform.mirrors == mirror
 
 
+def test_a_point_on_an_edge_is_visible_in_the_mirror_image_too():
+    points = np.array([[0, 3, 2], [53, 37, 1], [20, 0, 2], [-0.1, 3, 2], [20, 37.1, 1]], np.float32)
+    mirrored = warp_sample({"image": IMAGE, "points": points}, KINDS, compose((37, 53), Flip(1)))["points"]
+    np.testing.assert_allclose(mirrored[:, :2], points[:, :2] * [-1, 1] + [53, 0], atol=1e-5)
+    assert mirrored[:, 2].tolist() == [2, 1, 2, 0, 0]
+
+
 def test_a_flip_commutes_with_shrinking():
     resize, flip = Resize(16, 17), Flip(1)
     np.testing.assert_array_equal(

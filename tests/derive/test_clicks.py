@@ -83,3 +83,7 @@ def test_clicks_of_an_annotator_may_be_outside_the_image():
     out = ClickMaps()({"mask": MASK, "clicks": points}, rng())
     assert np.argwhere(out[:, :, 0] == 0).tolist() == [[20, 10]]
     assert (out[:, :, 1] == 255).all()
+    height, width = MASK.shape
+    edges = np.array([[0, height, 1], [width, 0, 0]], np.float32)  # what is at 0 is there in a mirror image
+    out = ClickMaps()({"mask": MASK, "clicks": edges}, rng())
+    assert [np.argwhere(out[:, :, at] == 0).tolist() for at in (0, 1)] == [[[height - 1, 0]], [[0, width - 1]]]

@@ -142,7 +142,8 @@ def about_center(linear: Array, size: Size) -> Transform:
 
 
 def warp_points(points: Array, transform: Transform) -> Array:
-    """float32 [..., 2] or [..., 3] to the same: x, y mapped; with a third column, visibility becomes 0 outside the output.
+    """float32 [..., 2] or [..., 3] to the same: x, y mapped; with a third column, visibility becomes 0 outside the output. Its
+    edges are inside: what is on the left one is on the right one in a mirror image.
 
     Coordinates outside the output are kept as they are mapped; a point that a perspective moves to the back of the viewer is NaN.
     """
@@ -152,7 +153,8 @@ def warp_points(points: Array, transform: Transform) -> Array:
     moved = table.astype(np.float32)
     moved[:, :2] = transform.push(table[:, :2])
     if table.shape[1] == 3:
-        moved[~inside(moved[:, :2], transform), 2] = 0
+        inside = (moved[:, :2] >= 0) & (moved[:, :2] <= transform.size[::-1])
+        moved[~inside.all(1), 2] = 0
     return moved.reshape(shape)
 
 
@@ -168,12 +170,6 @@ def exchange_rows(points: Array, flip_indices: Sequence[int]) -> Array:
         rule = f"flip_indices has {len(flip_indices)} rows for each object"
         raise SampleError(f"{rule}; {points.shape[-2]} points are not a multiple of it", stage="geometry")
     return points.reshape(-1, len(flip_indices), points.shape[-1])[:, list(flip_indices)].reshape(points.shape)
-
-
-def inside(xy: Array, transform: Transform) -> Array:
-    """Return True for output points [N, 2] on the output's pixels: bool [N]."""
-    height, width = transform.size
-    return np.asarray((xy[:, 0] >= 0) & (xy[:, 0] < width) & (xy[:, 1] >= 0) & (xy[:, 1] < height))
 
 
 def warp_boxes(boxes: Array, transform: Transform) -> tuple[Array, Array]:

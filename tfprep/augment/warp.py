@@ -91,29 +91,32 @@ def warp_sample(
     Raises SampleError where an array does not fit its kind or cannot be warped, and where a mask without `fill`, or a field whose
     `fill` is None, would show pixels outside the image.
     """
-    size = size or raster_size(sample, kinds)
-    if size is None:
-        warp = _Warp(transform, transform.size, border, reduced, None)
-    else:
+    shapes = [np.shape(sample[name])[:2] for name, kind in kinds.items() if kind in RASTER_KINDS and name in sample]
+    size = size or raster_size(sample, kinds) or transform.size
+    coarsest: _View | None = None
+    if shapes:
         # The raster with the fewest pixels: what is snapped to its grid is on that of the finer ones, or near.
-        shapes = [np.shape(sample[name])[:2] for name, kind in kinds.items() if kind in RASTER_KINDS and name in sample]
         own = (shape for shape in shapes if shape != _reduced_size(size, reduced))
         height, width = min(own, key=lambda shape: shape[0] * shape[1], default=size)
         # Kept for a transform that never changes: variant 0 has one for all images of one size. Bends hold maps of all pixels.
         snapped = _snapped if transform.matrix.flags.writeable or transform.bends else _kept_snapped
-        warp = snapped(transform, size, (int(height), int(width)), border, reduced)
+        transform, coarsest = snapped(transform, size, (int(height), int(width)), border)
     fills, flips = fill or {}, flip_indices if flip_indices and transform.mirrors else {}
-    warped = dict(sample)
+    warped, visible = dict(sample), dict[str, Array]()
     for name, value in sample.items():
         kind = kinds.get(name)
         try:
             if kind in RASTER_KINDS:
-                outside = fills.get(name, None if kind == "mask" else 0)
-                warped[name] = _raster(np.asarray(value), kind == "mask", warp, outside)
+                array, is_mask = np.asarray(value), kind == "mask"
+                view = coarsest
+                if view is None or view.size != array.shape[:2]:
+                    # A mask is never reduced: it is not a JPEG.
+                    view = _view(transform, size, array.shape[:2], border, 1 if is_mask else reduced)
+                warped[name] = _raster(array, is_mask, view, border, fills.get(name, None if is_mask else 0))
             elif kind == "points":
-                warped[name] = exchange_rows(warp_points(value, warp.transform), flips.get(name, ()))
+                warped[name] = exchange_rows(warp_points(value, transform), flips.get(name, ()))
             elif kind == "boxes":
-                warped[name] = warp_boxes(value, warp.transform)[0]
+                warped[name], visible[name] = warp_boxes(value, transform)
         except SampleError as error:
             raise error.located(stage="geometry", field=name) from error
         except (cv2.error, ValueError) as error:
@@ -121,7 +124,7 @@ def warp_sample(
             if getattr(error, "code", None) == cv2.Error.StsNoMem:  # no fault of the sample
                 raise MemoryError(f"{rule}: {error}") from error
             raise SampleError(f"{rule}: {error}", stage="geometry", field=name) from error
-    return warped | _only_visible(sample, warped, kinds, warp.transform, min_visible, row_fields or {})
+    return warped | _only_visible(warped, kinds, visible, min_visible, row_fields or {})
 
 
 def reduction_for(transform: Transform) -> int:
@@ -184,30 +187,18 @@ class _View:
         return self.maps if self.oversampling == 1 else source_maps(self.transform)
 
 
-@dataclass(frozen=True)
-class _Warp:
-    """The transform that every field follows, from a picture of `size`; `view` is that of the coarsest raster."""
-
-    transform: Transform
-    size: Size
-    border: Border
-    reduced: int
-    view: _View | None
-
-
-def _snapped(transform: Transform, size: Size, grid: Size, border: Border, reduced: int) -> _Warp:
-    """The warp of a picture of `size`, snapped to the pixels of a raster of `grid` size."""
+def _snapped(transform: Transform, size: Size, grid: Size, border: Border) -> tuple[Transform, _View]:
+    """The transform that every field of a picture of `size` follows, snapped to the pixels of a raster of `grid` size, and the
+    way to draw that raster."""
     matrices = (transform.matrix, *(matrix for matrix, _ in transform.bends))
     if not all(map(_determinant, matrices)) or min(transform.size) < 1:  # OpenCV would draw something
         rule = "a geometry op returns a size of at least 1 x 1 and a matrix that can be inverted"
         raise SampleError(f"{rule}, not {transform}", stage="geometry")
     view = _view(transform, size, grid, border)
     if view.plan is None:
-        return _Warp(transform, size, border, reduced, view)
-    transform = view.transform
-    if grid != size:
-        transform = _before(scaling(grid[1] / size[1], grid[0] / size[0]), transform)
-    return _Warp(transform, size, border, reduced, view)
+        return transform, view
+    snapped = view.transform if grid == size else _before(scaling(grid[1] / size[1], grid[0] / size[0]), view.transform)
+    return snapped, view
 
 
 def _determinant(matrix: Array) -> float:
@@ -244,21 +235,19 @@ _ROWS = frozenset({"label", "points", "scalar"})
 
 
 def _only_visible(
-    sample: Sample,
     warped: Sample,
     kinds: Mapping[str, Kind],
-    transform: Transform,
+    visible: Mapping[str, Array],
     min_visible: float,
     row_fields: Mapping[str, Sequence[str]],
 ) -> dict[str, Any]:
-    """The boxes that are seen well enough, and the rows of the fields that belong to them."""
+    """The boxes of which a share is `visible` that is large enough, and the rows of the fields that belong to them."""
     kept: dict[str, Any] = {}
-    for name in (name for name, kind in kinds.items() if kind == "boxes" and name in sample):
-        visible = warp_boxes(sample[name], transform)[1]
-        seen = (visible > 0) & (visible >= min_visible - _ROUNDING_SHARE)
+    for name, shares in visible.items():
+        seen = (shares > 0) & (shares >= min_visible - _ROUNDING_SHARE)
         if name not in row_fields and not seen.all():  # also a box without an area that was only mirrored
             rows_of = {
-                each: np.shape(sample[each])[:1] for each, kind in kinds.items() if kind in _ROWS and each in sample
+                each: np.shape(warped[each])[:1] for each, kind in kinds.items() if kind in _ROWS and each in warped
             }
             if unknown := [each for each, rows in rows_of.items() if rows == seen.shape]:
                 rule = f"boxes that are not visible are dropped, and {unknown} may have a row for each of {name!r}"
@@ -279,16 +268,13 @@ def _only_visible(
 # --- rasters --------------------------------------------------------------------------------------------------------
 
 
-def _raster(array: Array, mask: bool, warp: _Warp, fill: Fill | None) -> Array:
+def _raster(array: Array, mask: bool, view: _View, border: Border, fill: Fill | None) -> Array:
     if array.ndim not in ((2,) if mask else (2, 3)):
         rule = "a mask is [H, W]" if mask else "an image or map is [H, W] or [H, W, C]"
         raise SampleError(f"{rule}; this array has the shape {array.shape}")
-    own = (array.shape[0], array.shape[1])
-    view = warp.view if warp.view is not None and warp.view.size == own else None
-    view = view or _view(warp.transform, warp.size, own, warp.border, warp.reduced)
-    if view.plan is not None and view.plan.is_identity(own):
+    if view.plan is not None and view.plan.is_identity(view.size):
         return array
-    if fill is None and warp.border == "constant" and view.uncovers:
+    if fill is None and border == "constant" and view.uncovers:
         rule = "the geometry shows pixels outside of the image, and no number is known for them in this"
         raise SampleError(
             f"{rule} {'mask' if mask else 'map'}; write fill={{'mask': 255}} into the recipe, by the name of the field, or "
@@ -299,16 +285,16 @@ def _raster(array: Array, mask: bool, warp: _Warp, fill: Fill | None) -> Array:
         rule = f"fill has {values.size} values, the array has the shape {array.shape}"
         raise SampleError(f"{rule}; give one value, or one per channel")
     if not mask:
-        return _smooth(array, view, warp.border, values)
+        return _smooth(array, view, border, values)
     if view.plan is not None:
-        return warp_nearest(array, view.plan, warp.border, values)  # a mask is never reduced: it is not a JPEG
+        return warp_nearest(array, view.plan, border, values)
     maps = view.mask_maps if view.transform.bends else None
     # As words of 8 or 16 bits: of other types OpenCV rounds coordinates, and float64 does not hold all numbers of 64 bits.
     word = f"u{min(array.dtype.itemsize, 2)}"
     words = np.moveaxis(np.ascontiguousarray(array)[..., None].view(word), 2, 0)
     fills = values.reshape(1).view(word)
     drawn = [
-        draw(each, view.transform, maps, cv2.INTER_NEAREST, warp.border, outside)
+        draw(each, view.transform, maps, cv2.INTER_NEAREST, border, outside)
         for each, outside in zip(words, fills, strict=True)
     ]
     return np.stack(drawn, axis=2).view(array.dtype)[:, :, 0]

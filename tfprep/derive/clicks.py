@@ -18,7 +18,7 @@ taken in row order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 from typing import ClassVar, Literal, TypeAlias
 
@@ -155,7 +155,33 @@ class ClickPoints:
 
 
 @dataclass(frozen=True)
-class Clicks(ClickPoints):
+class _DistanceMaps:
+    """A pair of maps for each set of clicks, [H, W, 2 · sets]."""
+
+    kind: ClassVar[Kind] = "map"
+    channels: ClassVar[tuple[str, ...]] = ("positive", "negative")
+    follows: ClassVar[frozenset[str]] = frozenset({"crop", "flip"})
+
+    truncate_px: float = field(default=255, kw_only=True)
+    dtype: ClickDtype = field(default="uint8", kw_only=True)
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        require_positive(f"{name}.truncate_px", self.truncate_px)
+        require(self.dtype in _HIGHEST, f"{name}.dtype is one of {tuple(_HIGHEST)}", self.dtype, "choose one")
+        rule = f"{name} in {self.dtype} needs truncate_px of at most {_HIGHEST[self.dtype]:g}"
+        require(self.truncate_px <= _HIGHEST[self.dtype], rule, self.truncate_px, "or take dtype='float32'")
+
+    def maps(self, shape: tuple[int, ...], kinds: list[Array]) -> Array:
+        """A map for the clicked pixels of each kind."""
+        maps = [click_map(shape, clicks, self.truncate_px) for clicks in kinds]
+        if self.dtype != "float32":
+            maps = [np.rint(each, out=each).astype(self.dtype) for each in maps]
+        return merged(maps)
+
+
+@dataclass(frozen=True)
+class Clicks(_DistanceMaps, ClickPoints):
     """Draws two maps for each set, [H, W, 2 · sets]: the distance to the nearest positive and to the nearest negative click.
 
     The clicks and their options are those of `ClickPoints`. A map without clicks is at `truncate_px` everywhere. To store the
@@ -166,50 +192,37 @@ class Clicks(ClickPoints):
         dtype: "uint8", "uint16" or "float32"; whole numbers are rounded to nearest.
     """
 
-    kind: ClassVar[Kind] = "map"
-    channels: ClassVar[tuple[str, ...]] = ("positive", "negative")
-    follows: ClassVar[frozenset[str]] = frozenset({"crop", "flip"})
-
-    truncate_px: float = 255
-    dtype: ClickDtype = "uint8"
-
     def __post_init__(self) -> None:
+        ClickPoints.__post_init__(self)
         super().__post_init__()
-        _check_maps("Clicks", self)
 
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
         mask = mask_of(sample, self.mask)
-        kinds = [clicks for _ in range(self.sets) for clicks in self.draw(mask, generator)]
-        return _maps(mask.shape, kinds, self)
+        return self.maps(mask.shape, [clicks for _ in range(self.sets) for clicks in self.draw(mask, generator)])
 
 
 @dataclass(frozen=True)
-class ClickMaps:
+class ClickMaps(_DistanceMaps):
     """Draws the maps of `Clicks`, [H, W, 2 · sets], from existing clicks: a field of `ClickPoints`, or an annotator's.
 
     Attributes:
         points: the field of clicks [N, 3] or [N, 4]: x, y, 1 for positive or 0 for negative, and the number of the set, 0 where
-            it is left out. Clicks outside the image and NaN are left out.
+            it is left out. Clicks outside the image and NaN are left out; one on its edge counts for the outermost pixel.
         truncate_px: greater distances become this one.
         sets: number of sets.
         like: the field whose size the maps have.
         dtype: "uint8", "uint16" or "float32"; whole numbers are rounded to nearest.
     """
 
-    kind: ClassVar[Kind] = "map"
-    channels: ClassVar[tuple[str, ...]] = ("positive", "negative")
-    follows: ClassVar[frozenset[str]] = frozenset({"crop", "flip"})
     inputs: ClassVar[tuple[str, ...]] = ("points", "like")
 
     points: str = "clicks"
-    truncate_px: float = 255
     sets: int = 1
     like: str = "mask"
-    dtype: ClickDtype = "uint8"
 
     def __post_init__(self) -> None:
         require_count("ClickMaps.sets", self.sets, 1)
-        _check_maps("ClickMaps", self)
+        super().__post_init__()
 
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
         points, (height, width) = points_of(sample, self.points), size_of(sample, self.like)
@@ -217,7 +230,7 @@ class ClickMaps:
             rule = f"clicks are [N, 3] or [N, 4]; {self.points!r} is {list(points.shape)}"
             raise SampleError(f"{rule}: add 1 (positive) or 0 (negative)", stage="derive", field=self.points)
         table = np.pad(points, ((0, 0), (0, max(0, 4 - points.shape[1]))))
-        within = (table[:, :2] >= 0).all(1) & (table[:, :2] < [width, height]).all(1)
+        within = (table[:, :2] >= 0).all(1) & (table[:, :2] <= [width, height]).all(1)
         unknown = within & ~(np.isin(table[:, 2], (0, 1)) & np.isin(table[:, 3], np.arange(self.sets)))
         if unknown.any():
             sign, number = table[unknown][0, 2:4]
@@ -229,8 +242,8 @@ class ClickMaps:
         for number in range(self.sets):
             for positive in (1, 0):
                 chosen = table[within & (table[:, 2] == positive) & (table[:, 3] == number)]
-                kinds.append(chosen[:, 1::-1].astype(np.int64))
-        return _maps((height, width), kinds, self)
+                kinds.append(np.minimum(chosen[:, 1::-1], [height - 1, width - 1]).astype(np.int64))
+        return self.maps((height, width), kinds)
 
 
 _NONE = np.zeros((0, 2), np.int64)
@@ -257,13 +270,6 @@ _FEW = 16
 """Up to this number of clicks, the minimum over all of them is faster than a distance transform."""
 _ROWS = 32
 """Rows are computed in blocks that stay in the processor's cache."""
-
-
-def _maps(shape: tuple[int, ...], kinds: list[Array], options: Clicks | ClickMaps) -> Array:
-    maps = [click_map(shape, clicks, options.truncate_px) for clicks in kinds]
-    if options.dtype != "float32":
-        maps = [np.rint(each, out=each).astype(options.dtype) for each in maps]
-    return merged(maps)
 
 
 def _deep(region: Array, margin_px: float) -> Array:
@@ -308,10 +314,3 @@ def _apart(free: Array, width: int, clicks: Array, step_px: float, generator: np
 
 _TRIES = 8
 """Most pixels are far enough from the few clicks: only after this number of failures are all pixels tested."""
-
-
-def _check_maps(name: str, options: Clicks | ClickMaps) -> None:
-    require_positive(f"{name}.truncate_px", options.truncate_px)
-    require(options.dtype in _HIGHEST, f"{name}.dtype is one of {tuple(_HIGHEST)}", options.dtype, "choose one")
-    rule = f"{name} in {options.dtype} needs truncate_px of at most {_HIGHEST[options.dtype]:g}"
-    require(options.truncate_px <= _HIGHEST[options.dtype], rule, options.truncate_px, "or take dtype='float32'")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
-from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -101,12 +100,12 @@ class Augmentation:
     def draws(self, view: View, position: int) -> Draws:
         """Return the draws of a view of the sample at a position of the run."""
         prefix = f"{view.name}/" if view.name else ""
-        return partial(_drawn, self.seed, prefix, position, self.training)
 
+        def drawn(step: str) -> np.random.Generator | None:
+            is_drawn = self.training or step.startswith("derive/")
+            return generator_at(self.seed, f"{prefix}{step}", position) if is_drawn else None
 
-def _drawn(seed: int, prefix: str, position: int, training: bool, step: str) -> np.random.Generator | None:
-    drawn = training or step.startswith("derive/")
-    return generator_at(seed, f"{prefix}{step}", position) if drawn else None
+        return drawn
 
 
 def known_size(

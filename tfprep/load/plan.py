@@ -49,7 +49,7 @@ _LOG = logging.getLogger("tfprep.load")
 
 PARTLY = 0.5
 """The least share of decoded records for which a cache is made: at one half, keeping them doubles the rate."""
-OPS = 2
+OPS = 3
 """Raised with each change of what an op, a derived input or a decoder makes of the same input."""
 _WHY = {
     "fingerprint": "; the dataset was built again, or its files differ",

@@ -227,7 +227,7 @@ def _default_shards(samples: int, raw_bytes: int) -> int:
 # --- versions ----------------------------------------------------------------------------------------------------------
 
 
-MAKER = 6
+MAKER = 7
 """Raised whenever tfprep itself makes other bytes of the same recipe and inputs, so that older shards are built again."""
 
 
