@@ -16,8 +16,7 @@ cell. They make a network learn the narrow gaps between touching cells.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil, hypot
 from typing import ClassVar, Literal, TypeAlias, get_args
 
@@ -34,7 +33,46 @@ _HIGHEST = {"uint8": 255, "uint16": 65535}
 
 
 @dataclass(frozen=True)
-class Distance:
+class _OfClasses:
+    """A map of one class of a mask, [H, W], or [H, W, K] for a tuple of K classes."""
+
+    kind: ClassVar[Kind] = "map"
+    follows: ClassVar[frozenset[str]] = frozenset({"crop", "flip"})
+    inputs: ClassVar[tuple[str, ...]] = ("mask",)
+
+    mask: str = "mask"
+    target: Targets = 1
+    truncate_px: float | None = field(default=None, kw_only=True)
+    normalize: bool = field(default=False, kw_only=True)
+    dtype: DistanceDtype = field(default="float32", kw_only=True)
+    void: int | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        name, targets = type(self).__name__, self.target if isinstance(self.target, tuple) else (self.target,)
+        require(len(targets) > 0, f"{name}.target names at least one class", self.target, "for example target=1")
+        for target in targets:
+            require_class(f"{name}.target", target)
+        require_classes(self, "void")
+        if self.truncate_px is not None:
+            require_positive(f"{name}.truncate_px", self.truncate_px)
+        dtypes = get_args(DistanceDtype)
+        require(self.dtype in dtypes, f"{name}.dtype is one of {dtypes}", self.dtype, "choose one")
+        rule = f"{name}.normalize divides by truncate_px"
+        require(not self.normalize or self.truncate_px is not None, rule, None, "give truncate_px, for example 20")
+
+    def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
+        mask = mask_of(sample, self.mask)
+        if not isinstance(self.target, tuple):
+            return self.channel(mask, self.target)
+        return np.stack([self.channel(mask, target) for target in self.target], axis=2)
+
+    def channel(self, mask: Array, target: int) -> Array:
+        """The map of one class."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Distance(_OfClasses):
     """Measures the distance of every pixel to a class of a mask: [H, W], or [H, W, K] for a tuple of K classes.
 
     Where there is nothing to measure to (the class is absent, or covers all and has no boundary), every pixel in question
@@ -54,32 +92,18 @@ class Distance:
             no boundary.
     """
 
-    kind: ClassVar[Kind] = "map"
-    follows: ClassVar[frozenset[str]] = frozenset({"crop", "flip"})
-    inputs: ClassVar[tuple[str, ...]] = ("mask",)
-
-    mask: str = "mask"
-    target: Targets = 1
     to: Literal["class", "inside", "boundary"] = "class"
-    truncate_px: float | None = None
-    normalize: bool = False
-    dtype: DistanceDtype = "float32"
-    void: int | None = None
 
     def __post_init__(self) -> None:
         known = self.to in ("class", "inside", "boundary")
         require(known, "Distance.to is 'class', 'inside' or 'boundary'", self.to, "choose one")
-        _check("Distance", self)
+        super().__post_init__()
         if self.dtype in _HIGHEST and not self.normalize:
             fits = self.truncate_px is not None and self.truncate_px <= _HIGHEST[self.dtype]
             rule = f"Distance in {self.dtype} needs truncate_px of at most {_HIGHEST[self.dtype]}, or normalize"
             require(fits, rule, self.truncate_px, "or take dtype='float32'")
 
-    def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
-        mask = mask_of(sample, self.mask)
-        return _channels(self.target, lambda target: self._one(mask, target))
-
-    def _one(self, mask: Array, target: int) -> Array:
+    def channel(self, mask: Array, target: int) -> Array:
         inside = mask == target
         whole = inside if self.void is None else inside | (mask == self.void)
         if self.to == "class":
@@ -98,7 +122,7 @@ class Distance:
 
 
 @dataclass(frozen=True)
-class SignedDistance:
+class SignedDistance(_OfClasses):
     """Measures the distance of every pixel to the outline of a class: negative inside, positive outside; [H, W], or [H, W, K].
 
     A class that covers all has - `truncate_px` everywhere, an absent one + `truncate_px` ("edge"); without truncation that
@@ -118,32 +142,17 @@ class SignedDistance:
         void: pixels of this class are on no side: no distance is measured to them, and they are at 0.
     """
 
-    kind: ClassVar[Kind] = "map"
-    follows: ClassVar[frozenset[str]] = frozenset({"crop", "flip"})
-    inputs: ClassVar[tuple[str, ...]] = ("mask",)
-
-    mask: str = "mask"
-    target: Targets = 1
     outline: Literal["edge", "inner"] = "edge"
-    truncate_px: float | None = None
-    normalize: bool = False
-    dtype: DistanceDtype = "float32"
-    void: int | None = None
 
     def __post_init__(self) -> None:
-        require(
-            self.outline in ("edge", "inner"), "SignedDistance.outline is 'edge' or 'inner'", self.outline, "choose one"
-        )
-        _check("SignedDistance", self)
+        known = self.outline in ("edge", "inner")
+        require(known, "SignedDistance.outline is 'edge' or 'inner'", self.outline, "choose one")
+        super().__post_init__()
         if self.dtype in _HIGHEST:
             rule = f"SignedDistance in {self.dtype} needs truncate_px"
             require(self.truncate_px is not None, rule, None, "for example truncate_px=20, or dtype='float32'")
 
-    def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
-        mask = mask_of(sample, self.mask)
-        return _channels(self.target, lambda target: self._one(mask, target))
-
-    def _one(self, mask: Array, target: int) -> Array:
+    def channel(self, mask: Array, target: int) -> Array:
         inside = mask == target
         outside = ~inside if self.void is None else ~(inside | (mask == self.void))
         if inside.any() and outside.any():
@@ -166,28 +175,6 @@ class SignedDistance:
             half = _HIGHEST[self.dtype] // 2
             return _as(signed * np.float32(half / self.truncate_px) + np.float32(half + 1), self.dtype)
         return _as(signed / np.float32(self.truncate_px) if self.normalize else signed, self.dtype)
-
-
-def _check(name: str, options: Distance | SignedDistance) -> None:
-    targets = options.target if isinstance(options.target, tuple) else (options.target,)
-    require(len(targets) > 0, f"{name}.target names at least one class", options.target, "for example target=1")
-    for target in targets:
-        require_class(f"{name}.target", target)
-    require_classes(options, "void")
-    if options.truncate_px is not None:
-        require_positive(f"{name}.truncate_px", options.truncate_px)
-    require(
-        options.dtype in get_args(DistanceDtype),
-        f"{name}.dtype is one of {get_args(DistanceDtype)}",
-        options.dtype,
-        "choose one",
-    )
-    rule = f"{name}.normalize divides by truncate_px"
-    require(not options.normalize or options.truncate_px is not None, rule, None, "give truncate_px, for example 20")
-
-
-def _channels(target: Targets, one: Callable[[int], Array]) -> Array:
-    return np.stack([one(each) for each in target], axis=2) if isinstance(target, tuple) else one(target)
 
 
 def _as(distance: Array, dtype: DistanceDtype) -> Array:

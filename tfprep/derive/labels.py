@@ -7,7 +7,7 @@ of a mask; `background` and `void` are none.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -178,49 +178,62 @@ def thick_boundaries(mask: Array, void: int | None = None) -> Array:
 
 
 @dataclass(frozen=True)
-class InstanceCenters:
+class _OfInstances:
+    """A derived input of the instances of a mask."""
+
+    inputs: ClassVar[tuple[str, ...]] = ("mask",)
+
+    mask: str = "mask"
+    min_px: int = field(default=1, kw_only=True)
+    background: int = field(default=0, kw_only=True)
+    void: int | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        require_count(f"{type(self).__name__}.min_px", self.min_px, 1)
+        require_classes(self, "background", "void")
+
+    def numbered(self, sample: Sample, min_px: int = 1) -> Array:
+        """The mask, int64, with 0 for all that is not an instance of at least `min_px` pixels."""
+        mask = mask_of(sample, self.mask)
+        none = (mask == self.background) | (mask == (self.background if self.void is None else self.void))
+        numbered = np.where(none, 0, counted_from_0(mask).astype(np.int64) + 1)
+        if min_px > 1:
+            numbered[np.bincount(numbered.ravel())[numbered] < min_px] = 0
+        return numbered
+
+
+@dataclass(frozen=True)
+class InstanceCenters(_OfInstances):
     """Draws a Gaussian around each instance's center, joined by maximum: float32 [H, W]. The paper's σ is 8 pixels."""
 
     kind: ClassVar[Kind] = "map"
     follows: ClassVar[frozenset[str]] = EFFECTS
-    inputs: ClassVar[tuple[str, ...]] = ("mask",)
 
-    mask: str = "mask"
     sigma_px: float = 8.0
-    background: int = 0
-    void: int | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_positive("InstanceCenters.sigma_px", self.sigma_px)
-        require_classes(self, "background", "void")
 
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
-        mask = mask_of(sample, self.mask)
-        heatmap = np.zeros(mask.shape, np.float32)
-        for x, y in centers(_instances(mask, self.background, self.void)):
+        numbered = self.numbered(sample, self.min_px)
+        heatmap = np.zeros(numbered.shape, np.float32)
+        for x, y in centers(numbered):
             if np.isfinite(x):
                 stamp_gaussian(heatmap, x, y, self.sigma_px)
         return heatmap
 
 
 @dataclass(frozen=True)
-class InstanceOffsets:
+class InstanceOffsets(_OfInstances):
     """Points from each pixel of an instance to its center: float32 [H, W, 2], down and right in pixels, the order (y, x) of the
     paper's code; 0 where there is no instance."""
 
     kind: ClassVar[Kind] = "map"
     follows: ClassVar[frozenset[str]] = frozenset({"crop"})
-    inputs: ClassVar[tuple[str, ...]] = ("mask",)
-
-    mask: str = "mask"
-    background: int = 0
-    void: int | None = None
-
-    def __post_init__(self) -> None:
-        require_classes(self, "background", "void")
 
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
-        numbered = _instances(mask_of(sample, self.mask), self.background, self.void)
+        numbered = self.numbered(sample, self.min_px)
         offsets = np.zeros((*numbered.shape, 2), np.float32)
         rows, columns = np.nonzero(numbered)
         x, y = centers(numbered)[numbered[rows, columns]].T
@@ -229,37 +242,22 @@ class InstanceOffsets:
 
 
 @dataclass(frozen=True)
-class InstanceBoxes:
+class InstanceBoxes(_OfInstances):
     """Gives the smallest box around the pixels of each instance: float32 [N, 4], x0, y0, x1, y1, in the order of their numbers.
 
-    Instances of fewer than `min_px` pixels are left out. After a rotation these boxes are tighter than boxes of mapped corners.
+    After a rotation these boxes are tighter than boxes of mapped corners.
     """
 
     kind: ClassVar[Kind] = "boxes"
     follows: ClassVar[frozenset[str]] = EFFECTS
-    inputs: ClassVar[tuple[str, ...]] = ("mask",)
-
-    mask: str = "mask"
-    min_px: int = 1
-    background: int = 0
-    void: int | None = None
-
-    def __post_init__(self) -> None:
-        require_count("InstanceBoxes.min_px", self.min_px, 1)
-        require_classes(self, "background", "void")
 
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
-        numbered = _instances(mask_of(sample, self.mask), self.background, self.void)
-        boxes = [
-            (x.start, y.start, x.stop, y.stop)
-            for number, (y, x) in boxes_of(numbered)
-            if np.count_nonzero(numbered[y, x] == number) >= self.min_px
-        ]
+        boxes = [(x.start, y.start, x.stop, y.stop) for _, (y, x) in boxes_of(self.numbered(sample, self.min_px))]
         return np.array(boxes, np.float32).reshape(-1, 4)
 
 
 @dataclass(frozen=True)
-class InstanceClasses:
+class InstanceClasses(_OfInstances):
     """Gives the class that most pixels of each instance have in the mask `classes`: int64 [N], the lower of equals.
 
     The order is that of `InstanceBoxes` with the same options.
@@ -269,31 +267,18 @@ class InstanceClasses:
     follows: ClassVar[frozenset[str]] = EFFECTS
     inputs: ClassVar[tuple[str, ...]] = ("mask", "classes")
 
-    mask: str = "mask"
     classes: str = "classes"
-    min_px: int = 1
-    background: int = 0
-    void: int | None = None
-
-    def __post_init__(self) -> None:
-        require_count("InstanceClasses.min_px", self.min_px, 1)
-        require_classes(self, "background", "void")
 
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
-        numbered = _instances(mask_of(sample, self.mask), self.background, self.void)
         classes = counted_from_0(mask_of(sample, self.classes)).astype(np.int64)
         width = int(classes.max(initial=0)) + 1
-        pairs, counts = np.unique(numbered * width + classes, return_counts=True)
-        majority = []
-        for number in np.unique(pairs // width):
-            of_it = pairs // width == number
-            if number and counts[of_it].sum() >= self.min_px:
-                majority.append(pairs[of_it][counts[of_it].argmax()] % width)
-        return np.array(majority, np.int64)
+        pairs, counts = np.unique(self.numbered(sample, self.min_px) * width + classes, return_counts=True)
+        of_each = (pairs // width == number for number in np.unique(pairs // width) if number)
+        return np.array([pairs[of_it][counts[of_it].argmax()] % width for of_it in of_each], np.int64)
 
 
 @dataclass(frozen=True)
-class OneInstance:
+class OneInstance(_OfInstances):
     """Draws one instance at random: a mask with 1 for it, 2 for all others, 0 for background and 255 for void, uint8.
 
     `Clicks(mask=..., target=1)` then simulates a user who selects this object. Where there is none to draw, no pixel is 1.
@@ -312,21 +297,17 @@ class OneInstance:
     inputs: ClassVar[tuple[str, ...]] = ("mask", "classes")
 
     mask: str = "instances"
-    min_px: int = 1
     classes: str | None = None
     target: int = 1
-    background: int = 0
-    void: int | None = None
 
     def __post_init__(self) -> None:
-        require_count("OneInstance.min_px", self.min_px, 1)
-        require_classes(self, "target", "background", "void")
+        super().__post_init__()
+        require_classes(self, "target")
 
     marks_void = OneObject.marks_void
 
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
-        mask = mask_of(sample, self.mask)
-        numbered = _instances(mask, self.background, self.void)
+        numbered = self.numbered(sample)
         numbers, counts = np.unique(numbered[numbered > 0], return_counts=True)
         numbers = numbers[counts >= self.min_px]
         if self.classes is not None:
@@ -334,7 +315,7 @@ class OneInstance:
             numbers = numbers[[bool(of_class[numbered == number].mean() > 0.5) for number in numbers]]
         drawn = np.where(numbered > 0, 2, 0).astype(np.uint8)
         if self.void is not None:
-            drawn[mask == self.void] = 255
+            drawn[mask_of(sample, self.mask) == self.void] = 255
         if len(numbers):
             drawn[numbered == numbers[generator.integers(len(numbers))]] = 1
         return drawn
@@ -347,9 +328,3 @@ def centers(numbered: Array) -> Array:
     counts = np.bincount(numbers)
     with np.errstate(invalid="ignore"):
         return np.stack([np.bincount(numbers, along) / counts + 0.5 for along in (columns, rows)], axis=1)
-
-
-def _instances(mask: Array, background: int, void: int | None) -> Array:
-    """The mask with 0 for all that is not an instance."""
-    none = mask == background if void is None else (mask == background) | (mask == void)
-    return np.where(none, 0, counted_from_0(mask).astype(np.int64) + 1)

@@ -79,8 +79,9 @@ class TensorFlowLoader(Loader, tf.data.Dataset):  # type: ignore[misc] # TensorF
 
     __str__ = Loader.__repr__
 
-    def _element(self, batch: Batch) -> Any:
-        return _eager_element(self.pipeline.outputs, batch)
+    def _element(self: Loader, batch: Batch) -> Any:
+        outputs = self.pipeline.outputs
+        return outputs.pack(_values(outputs.outputs, [_tensor(array) for array in _arrays(outputs, batch)]))
 
     def begin_pass(self) -> int:
         """Begin a pass of tf.data, and return its number."""
@@ -151,8 +152,7 @@ class EagerLoader(Loader):
     def __init__(self, loader: TensorFlowLoader) -> None:
         self.pipeline, self.progress, self._epochs = loader.pipeline, loader.progress, loader._epochs
 
-    def _element(self, batch: Batch) -> Any:
-        return _eager_element(self.pipeline.outputs, batch)
+    _element = TensorFlowLoader._element
 
     def __iter__(self) -> Iterator[Any]:
         return _EagerPass(self.pipeline, self.progress, self._element, self._epochs)
@@ -162,11 +162,6 @@ class _EagerPass(BatchPass):
     def __next__(self) -> Any:
         with tf.profiler.experimental.Trace(WAIT):
             return super().__next__()
-
-
-def _eager_element(outputs: Outputs, batch: Batch) -> Any:
-    """The element of a batch as tensors over its memory."""
-    return outputs.pack(_values(outputs.outputs, [_tensor(array) for array in _arrays(outputs, batch)]))
 
 
 def _arrays(outputs: Outputs, batch: Batch) -> tuple[Any, ...]:

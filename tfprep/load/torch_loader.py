@@ -33,22 +33,18 @@ class TorchLoader(Loader, IterableDataset[Any]):  # type: ignore[misc] # PyTorch
         return super().__iter__()
 
     def _element(self, batch: Batch) -> Any:
-        return tensors_of(self.pipeline.outputs.pack(batch.values))
+        return self.pipeline.outputs.pack({name: _tensors_of(value) for name, value in batch.values.items()})
 
 
-def tensors_of(element: Any) -> Any:
-    """An element of NumPy arrays as one of tensors over the same memory."""
-    if isinstance(element, dict):
-        return {name: tensors_of(part) for name, part in element.items()}
-    if isinstance(element, tuple):
-        return tuple(tensors_of(part) for part in element)
-    if isinstance(element, list):
-        return [tensors_of(part) for part in element]
-    if element.dtype == object:
-        return element.tolist()
-    if element.dtype.name == "bfloat16":
-        return torch.from_numpy(element.view(np.uint16)).view(torch.bfloat16)
-    return torch.from_numpy(element)
+def _tensors_of(value: Any) -> Any:
+    """An array, or a list of arrays, as tensors over the same memory; text as lists of str."""
+    if isinstance(value, list):
+        return [_tensors_of(array) for array in value]
+    if value.dtype == object:
+        return value.tolist()
+    if value.dtype.name == "bfloat16":
+        return torch.from_numpy(value.view(np.uint16)).view(torch.bfloat16)
+    return torch.from_numpy(value)
 
 
 def torch_hosts() -> tuple[int, int] | None:
