@@ -15,7 +15,7 @@ from tests.builder.conftest import FILES_OF_4000_BYTES, check_whole, digests, ru
 from tfprep.builder.layout import Layout
 from tfprep.dataset import open_dataset
 from tfprep.dataset.versions import locked
-from tfprep.errors import BuildError, BuildLockedError, DatasetError, SourceError
+from tfprep.errors import BuildError, BuildLockedError, DatasetError, SourceError, TfprepError
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -49,7 +49,7 @@ def test_a_disk_that_refuses_is_named_with_the_fix(full, monkeypatch, number, fi
 @pytest.mark.parametrize(
     ("out", "message"),
     [
-        ("", "--out is empty; it names the folder of the dataset"),
+        ("", "a path is empty; the current folder is '.'"),
         ("file", r"file: .*file is a file; --out names a folder, which is created if it is missing"),
         ("file/below", r"below: .*file is a file; --out names a folder"),
         ("data", r"data holds the raw data; choose another folder with --out, such as .*data/built"),
@@ -60,7 +60,7 @@ def test_a_disk_that_refuses_is_named_with_the_fix(full, monkeypatch, number, fi
 def test_an_output_path_that_cannot_be_a_folder(full, out, message):
     full.out.with_name("file").write_text("mine")
     before = sorted(full.data.rglob("*"))
-    with pytest.raises(BuildError, match=message):
+    with pytest.raises(TfprepError, match=message):
         full.build(full.out.parent / out if out else "")
     assert full.out.with_name("file").read_text() == "mine"
     assert sorted(full.data.rglob("*")) == before
@@ -177,3 +177,9 @@ def test_everything_is_synced_before_it_is_renamed_and_its_folder_after(full, mo
     for place in receipts:
         staged = max(p for p, step in enumerate(steps[:place]) if step[0] == "rename" and "/new/" in step[2])
         assert ("sync", str(full.out / ".tfprep/new")) in steps[staged:place], "shards are durable before their receipt"
+
+
+def test_a_relative_path_that_looks_like_a_url_is_a_folder(full, monkeypatch):
+    monkeypatch.chdir(full.data.parent)
+    full.build("run:1/out")
+    assert open_dataset("run:1/out").index("val").num_rows == 6

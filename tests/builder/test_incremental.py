@@ -434,6 +434,36 @@ def test_an_archive_that_is_packed_again_with_its_old_time_is_seen(bitmaps):
     assert digests(bitmaps.out) == bitmaps.from_nothing()
 
 
+def test_other_members_of_an_archive_that_is_the_same_are_read(bitmaps):
+    """Of equal keys, values and sizes, in a file whose size, time and inode stay."""
+    folder, bitmaps.data = bitmaps.data, bitmaps.data.with_name("packed")
+    bitmaps.data.mkdir()
+    with tarfile.open(bitmaps.data / "all.tar", "w") as tar:
+        for path in sorted(folder.rglob("*.bmp")):
+            tar.add(path, path.relative_to(folder).with_suffix(".image.bmp"))
+            tar.add(path, path.relative_to(folder).with_suffix(".first.bmp"))
+            path.write_bytes(path.read_bytes()[:-9] + bytes(9))
+            tar.add(path, path.relative_to(folder).with_suffix(".second.bmp"))
+    source = "sources.Archives('all.tar', image=('image.bmp',), fields={'other': ('image', 'first.bmp')})"
+    bitmaps.change_recipe("sources.Folder()", source, "'label': codecs.Scalar()", "'other': codecs.Raw()")
+    bitmaps.build()
+    before = digests(bitmaps.out)
+    bitmaps.change_recipe("first.bmp", "second.bmp")
+    assert bitmaps.due() == "3 of 3 shards: 12 samples changed"
+    assert bitmaps.build().built_shards == 3
+    assert digests(bitmaps.out) == bitmaps.from_nothing() != before
+
+
+def test_code_is_not_accepted_for_files_that_took_the_place_of_others(bitmaps):
+    bitmaps.define("def own(sample, generator): return sample['image'][:, :, 0]")
+    bitmaps.change_recipe("'label': codecs.Scalar()", "'own': codecs.Raw()", "shards=", "derive={'own': own}, shards=")
+    bitmaps.build()
+    _exchanged(bitmaps.data)
+    bitmaps.change_recipe("[:, :, 0]", "[:, :, 0] + 0")
+    bitmaps.build(accept_code=True)
+    assert digests(bitmaps.out) == bitmaps.from_nothing()
+
+
 opened: list[str] = []
 sys.addaudithook(lambda event, arguments: opened.append(str(arguments[0])) if event == "open" else None)
 

@@ -149,12 +149,12 @@ def test_another_option_or_a_plan_that_cannot_be_read_is_an_error(full):
     ):
         with pytest.raises(BuildError, match=message):
             full.part(1, 2, **chosen)
-    noted = Layout(full.out).part_plan
-    another = "was written by another version"
-    for text, message in (("{", "cannot be read .*; remove it"), ('{"format": 0}', another), ("[1]", another)):
-        noted.write_text(text)
+    for text in ("{", '{"format": 0}', "[1]"):
+        Layout(full.out).part_plan.write_text(text)
         for step in (lambda: full.part(1, 2), full.finish):
-            with pytest.raises(BuildError, match=rf"plan.json {message}"):
+            with pytest.raises(
+                BuildError, match=r"plan.json cannot be read, or was written by another version .*; remove it"
+            ):
                 step()
 
 

@@ -665,14 +665,21 @@ def test_the_version_of_an_installed_package_counts(tmp_path, monkeypatch):
     assert what_changed(descriptions[0], descriptions[2]) == [change]
 
 
-@pytest.mark.parametrize("target", ["of_others.SIZE", "of_others.Op.SIZE", "vars(of_others)['SIZE']"])
-def test_what_a_recipe_sets_in_another_module_counts(tmp_path, target):
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "of_others.SIZE = {}", "of_others.Op.SIZE = {}", "vars(of_others)['SIZE'] = {}", "of_others.configure({})",
+        "setattr(of_others, 'SIZE', {})", "if True:\n    of_others.configure({})",
+    ],
+)  # fmt: skip
+def test_what_a_recipe_sets_in_another_module_counts(tmp_path, setting):
     (tmp_path / "of_others.py").write_text(
-        "SIZE = 1\nclass Op:\n    SIZE = 1\n    def __call__(self, s, g): return self.SIZE"
+        "SIZE = 1\nclass Op:\n    SIZE = 1\n    def __call__(self, s, g): return self.SIZE\n"
+        "def configure(size): global SIZE; SIZE = size"
     )
     made = []
     for number in (2, 2, 3):
-        code = f"import of_others\n{target} = {number}"
+        code = f"import of_others\n{setting.format(number)}"
         (tmp_path / "recipe.py").write_text(_SMALL.format(code=code, inside="of_others.Op()"))
         made.append(load_recipe(tmp_path / "recipe.py").fingerprint("train"))
     sys.path.remove(str(tmp_path))

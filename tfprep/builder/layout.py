@@ -145,8 +145,6 @@ def placed(out: str | os.PathLike[str]) -> Iterator[Layout]:
     """
     folder = folder_at(out)
     if not is_remote(folder):
-        if not os.fspath(out):  # a variable of the shell that is not set; the path would be the current folder
-            raise BuildError("--out is empty; it names the folder of the dataset")
         yield Layout(folder)
         return
     if scheme_of(folder) in ("http", "https"):

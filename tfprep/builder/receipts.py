@@ -267,13 +267,12 @@ def contents_path(layout: Layout, receipt: Receipt) -> Path:
 
 
 def stats_of(task: ShardTask) -> dict[str, str]:
-    """Return by key what shows without opening a file whether a sample may have changed: size and time of its files, its values,
-    and at the end the files' identity."""
-    return {key: f"{_stat(stat, values)} {identity:x}" for key, _, values, stat, identity in task.samples}
-
-
-def _stat(stat: str, values: Sequence[Any]) -> str:
-    return f"{stat} {blake2b(json.dumps(values).encode(), digest_size=8).hexdigest()}" if values else stat
+    """Return by key what shows without opening a file whether a sample may have changed: a digest of its files, with sizes and
+    times, and of its values, and then the files' identity. Members of an archive have the time and identity of the archive."""
+    return {
+        key: f"{blake2b(json.dumps(rest).encode(), digest_size=8).hexdigest()} {identity:x}"
+        for key, *rest, identity in task.samples
+    }
 
 
 def changed_samples(task: ShardTask, receipt: Receipt, stats: Mapping[str, str]) -> set[str]:

@@ -84,7 +84,8 @@ def write_index(path: Path, columns: pa.Schema, tables: Iterable[pa.Table]) -> N
     """
     texts = [column.name for column in columns if pa.types.is_string(column.type) and column.name != "split"]
     compression = {name: "zstd" if name in texts or "digest" in name else "none" for name in columns.names}
-    with pq.ParquetWriter(path, columns, compression=compression, use_dictionary=_REPETITIVE) as writer:
+    # Absolute: Arrow takes a relative path such as `run:1/index.parquet` for a URL.
+    with pq.ParquetWriter(path.absolute(), columns, compression=compression, use_dictionary=_REPETITIVE) as writer:
         for table in tables:
             writer.write_table(table.select(columns.names).cast(columns), row_group_size=ROW_GROUP)
 
@@ -165,7 +166,7 @@ def _opened(path: Path, fix: str) -> Iterator[pq.ParquetFile]:
     """Open an index; DatasetError, also where it is read inside, if it is missing or damaged, or memory cannot be had."""
     try:
         if not is_remote(path):
-            with pq.ParquetFile(path, memory_map=True) as file:
+            with pq.ParquetFile(path.absolute(), memory_map=True) as file:
                 yield file
             return
         with open_file(path) as remote, pq.ParquetFile(remote, pre_buffer=True) as file:  # in few requests

@@ -57,7 +57,7 @@ def write_locations(path: Path, index: Path, manifest: Manifest) -> Manifest:
     row = row_type(manifest.fields)
     names = list(row.names or ())
     try:
-        with path.open("wb") as file, pq.ParquetFile(index) as parquet:
+        with path.open("wb") as file, pq.ParquetFile(index.absolute()) as parquet:
 
             def batches() -> Iterator[Array]:
                 for group in range(parquet.num_row_groups):

@@ -365,31 +365,28 @@ class NewVersion:
         elif not link_or_copy(source, target):
             self.copied += 1
 
-    def add_folder(self, name: str) -> None:
-        """Make a folder of the current version part of this one, such as that of added fields; at a store it is shared anyway."""
+    def add_fields(self, entry: AddedFields) -> None:
+        """Make added fields of the current version part of this one; those at a store, or copied from one, are shared anyway."""
         assert self.before is not None
-        folder = self.before.path / name
+        folder = self.before.path / entry.folder
         check_no_link(folder)
-        for path in () if is_remote(self.root) else folder.iterdir():
-            self.add(f"{name}/{path.name}", path)
+        for path in () if is_remote(self.root) or entry.within else folder.iterdir():
+            self.add(f"{entry.folder}/{path.name}", path)
 
     def take_added(self, before: Mapping[str, AddedFields], now: Mapping[str, AddedFields]) -> None:
         """Make added fields part of this version; files of those that it will not have are linked to where the next run that adds
         them finds what it need not compute again."""
-        assert self.before is not None or not before
         for group, entry in before.items():
-            if group in now:
-                self.add_folder(entry.folder)
-                continue
             assert self.before is not None
             folder, place = self.before.path / entry.folder, self.root / fields_receipts(group) / entry.folder
-            if is_remote(folder) or folder.is_symlink() or not folder.is_dir():
-                continue  # at a store it stays in its place
-            with writing(place):
-                place.mkdir(parents=True, exist_ok=True)
-            for path in folder.iterdir():
-                if not (place / path.name).exists():
-                    link_or_copy(path, place / path.name)
+            if group in now:
+                self.add_fields(entry)
+            elif not is_remote(folder) and folder.is_dir() and not folder.is_symlink():  # at a store it stays in its place
+                with writing(place):
+                    place.mkdir(parents=True, exist_ok=True)
+                for path in folder.iterdir():
+                    if not (place / path.name).exists():
+                        link_or_copy(path, place / path.name)
 
     def add_current(self, files: Iterable[str]) -> None:
         """Make all files of the current version part of this one, without its folders; `files` are those that are not shards."""

@@ -111,7 +111,7 @@ def _publish(new: NewVersion, manifest: Manifest, plan: FieldsPlan | None = None
     new.add_current(manifest.files)
     for entry in manifest.groups.values():
         if plan is None or entry.folder != plan.folder:
-            new.add_folder(entry.folder)
+            new.add_fields(entry)
         elif not is_remote(plan.root):
             remove_leftovers(plan.path)
             for path in plan.path.iterdir():

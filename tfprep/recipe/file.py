@@ -90,17 +90,19 @@ def _defined(path: Path, module_name: str, variable: str, kind: type[Defined]) -
     if not isinstance(value, kind):
         found = f"found {variable} = {value!r}" if hasattr(module, variable) else f"found no {variable}"
         raise RecipeError(f"{path}: expected {variable} = tfprep.{kind.__name__}(...), {found}")
-    # What `ops.SIZE = 5` does is shown by no option: the file is part of the fingerprint.
-    defined: Defined = replace(value, depends=[*value.depends, module]) if _sets_others(path) else value
+    # What `ops.SIZE = 5` or `ops.configure(5)` does is shown by no option: the file is part of the fingerprint.
+    defined: Defined = replace(value, depends=[*value.depends, module]) if _acts(path) else value
     return defined
 
 
-def _sets_others(path: Path) -> bool:
-    """Return True if a statement of a file, outside of its functions and classes, sets an attribute or an item of something."""
+def _acts(path: Path) -> bool:
+    """Return True if a statement of a file, outside of its functions and classes, sets an attribute or an item of something, or
+    is a call whose value is not used."""
     definitions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
     statements = [one for one in ast.parse(path.read_bytes()).body if not isinstance(one, definitions)]
-    stored = (node for one in statements for node in ast.walk(one) if isinstance(getattr(node, "ctx", None), ast.Store))
-    return any(isinstance(node, ast.Attribute | ast.Subscript) for node in stored)
+    nodes = [node for one in statements for node in ast.walk(one)]
+    sets = any(isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store) for node in nodes)
+    return sets or any(isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant) for node in nodes)
 
 
 def _located(path: Path, error: BaseException) -> RecipeError:

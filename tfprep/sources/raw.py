@@ -93,9 +93,9 @@ def open_raw(path: Path) -> BinaryIO:
 
 
 def regular_file(path: Path) -> Path:
-    """Return the path itself, for what opens files by itself; the errors are those of `open_raw`."""
+    """Return the absolute path, for what opens files by itself and may take another for a URL; errors are those of `open_raw`."""
     open_raw(path).close()
-    return path
+    return path.absolute()
 
 
 def read_whole(path: Path) -> bytes:

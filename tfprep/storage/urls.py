@@ -23,11 +23,13 @@ def folder_at(path: PathOrUrl) -> Path:
 
     Raises:
         MissingDependencyError: The package for object stores is not installed.
-        DatasetError: The URL's scheme is unknown, or it carries credentials.
+        DatasetError: The URL's scheme is unknown, or it carries credentials; or the path is empty.
     """
     if is_remote(path):
         return path  # type: ignore[return-value] # a `Url` already
     text = os.fspath(path)
+    if not text:  # a variable of the shell that is not set
+        raise DatasetError("a path is empty; the current folder is '.'")
     if "://" not in text:
         return Path(os.path.expanduser(text))  # `Path.expanduser` raises for a user that is unknown, or has no home
     if text.startswith("file://"):

@@ -30,7 +30,6 @@ from tfprep.storage.local import writing
 from tfprep.storage.store import open_store
 from tfprep.storage.urls import durable_write, read_content, size_of
 
-_FORMAT = 1
 _NAMED = 3
 """Number of samples, differences and shards that a message names."""
 
@@ -83,7 +82,7 @@ def agree(plan: Plan, layout: Layout, part: Part, options: BuildOptions) -> None
     """Store what the plan rests on, if no part has done so; otherwise compare. Raises BuildError if anything differs."""
     stored = read_common_plan(layout)
     if stored is None:
-        content = json.dumps({"format": _FORMAT, **asdict(common_plan(plan, options, part))})
+        content = json.dumps(asdict(common_plan(plan, options, part)))
         if layout.at_store:
             with suppress(ObjectChangedError):  # another part was first
                 open_store(layout.parts).replace(layout.part_plan.name, content.encode(), None)
@@ -103,17 +102,12 @@ def agree(plan: Plan, layout: Layout, part: Part, options: BuildOptions) -> None
 def read_common_plan(layout: Layout) -> CommonPlan | None:
     """Return what the parts agreed on; None if no part has run."""
     try:
-        document = json.loads(read_content(layout.part_plan))
+        return from_json(CommonPlan, json.loads(read_content(layout.part_plan)))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise BuildError(f"{layout.part_plan} cannot be read ({error}); {_RENEW}") from error
-    if not isinstance(document, dict) or document.pop("format", None) != _FORMAT:
-        raise BuildError(f"{layout.part_plan} was written by another version of tfprep; {_RENEW}")
-    try:
-        return from_json(CommonPlan, document)
-    except ValueError as error:
-        raise BuildError(f"{layout.part_plan} cannot be read ({error}); {_RENEW}") from error
+        rule = "cannot be read, or was written by another version of tfprep"
+        raise BuildError(f"{layout.part_plan} {rule} ({error}); {_RENEW}") from error
 
 
 def check_common_plan(plan: Plan, layout: Layout, stored: CommonPlan, options: BuildOptions) -> None:
@@ -148,20 +142,14 @@ def _differences(stored: CommonPlan, new: CommonPlan) -> Iterator[str]:
         elif stored.versions == new.versions and stored.fingerprints[split] != new.fingerprints[split]:
             recipes["another recipe"] = split
     yield from recipes
-    if (stored.samples, stored.listing) != (new.samples, new.listing):
-        # `tfprep build --explain` names the samples, once a part has built its shards.
-        pairs = {split: (count, stored.samples.get(split, 0)) for split, count in new.samples.items()}
-        counts = [
-            f"{name} has {mine} samples here and {other} there"
-            for name, (mine, other) in pairs.items()
-            if mine != other
-        ]
-        splits = ", ".join(split for split in new.listing if new.listing[split] != stored.listing.get(split))
-        times = (
-            f"samples of {splits} differ in key, size, time or values; copy raw files with their times: cp -p, rsync -a"
-        )
-        yield f"other raw files: {', '.join(counts) or times}"
-    elif stored.shards != new.shards:
+    for split, listing in stored.listing.items():  # `tfprep build --explain` names samples, once a part has built its shards
+        here, there = new.samples[split], stored.samples[split]
+        if here != there:
+            yield f"other raw files: {split} has {here} samples here and {there} there"
+        elif listing != new.listing[split]:
+            rule = "differ in key, size, time or values; copy raw files with their times: cp -p, rsync -a"
+            yield f"other raw files: samples of {split} {rule}"
+    if stored.shards != new.shards:
         yield f"the numbers of shards are {new.shards} here and {stored.shards} there"
 
 

@@ -122,8 +122,8 @@ def _state(plan: Plan, receipt: Receipt, layout: Layout, identities: bool) -> Sh
     state = ShardState(split, shard, plan.size(split, shard), "", seconds=sum(receipt.seconds.values()))
     if unseen := plan.described[split]["recipe"]["code"].get(NO_SOURCE):
         return replace(state, why=f"the source of {', '.join(unseen)} cannot be found: it may have changed")
-    same = receipt.signature == plan.signature(split, shard)
-    if same and (not identities or same_files(receipt, plan.identity(split, shard))):
+    same = not identities or same_files(receipt, plan.identity(split, shard))
+    if same and receipt.signature == plan.signature(split, shard):
         missing = {one[0] for one in (plan.task(split, shard).samples if receipt.rejected else ()) if "Error" in one[3]}
         rejected = [sample for sample in receipt.rejected if sample.stage != "read" or sample.key not in missing]
         accidents = {sample.accident for sample in rejected}
@@ -133,7 +133,7 @@ def _state(plan: Plan, receipt: Receipt, layout: Layout, identities: bool) -> Sh
         changes = [f"{name} {old.get(name)} -> {new[name]}" for name in new if old.get(name) != new[name]]
         return replace(state, why=f"built with other versions: {', '.join(changes)}")
     if receipt.fingerprint != plan.fingerprints[split]:
-        return _recipe_change(plan, layout, receipt, state)
+        return _recipe_change(plan, layout, receipt, state, same)
     if receipt.shards != plan.shards[split]:
         return replace(state, why=f"{receipt.shards} shards become {plan.shards[split]}")
     task, stats = plan.task(split, shard), read_contents(layout, receipt).stats
@@ -144,8 +144,9 @@ def _state(plan: Plan, receipt: Receipt, layout: Layout, identities: bool) -> Sh
     return replace(state, why=why, changed=changed, added=added, removed=removed)
 
 
-def _recipe_change(plan: Plan, layout: Layout, receipt: Receipt, state: ShardState) -> ShardState:
-    """Return the state of a shard that another recipe built, with what differs between that recipe and the plan's."""
+def _recipe_change(plan: Plan, layout: Layout, receipt: Receipt, state: ShardState, same: bool) -> ShardState:
+    """Return the state of a shard that another recipe built, with what differs between that recipe and the plan's; `same`: of
+    files that no others took the place of."""
     split, shard = receipt.split, receipt.shard
     try:
         old = json.loads(read_content(layout.recipes / f"{receipt.fingerprint}.json"))
@@ -157,7 +158,7 @@ def _recipe_change(plan: Plan, layout: Layout, receipt: Receipt, state: ShardSta
         return replace(state, why="another split is the first")
     more = f" and {len(changes) - _CHANGES_SHOWN} more" if len(changes) > _CHANGES_SHOWN else ""
     before = replace(plan, fingerprints={split: receipt.fingerprint}).signature(split, shard)
-    of_code = before == receipt.signature and {**old, "recipe": None} == {**new, "recipe": None}
+    of_code = same and before == receipt.signature and {**old, "recipe": None} == {**new, "recipe": None}
     why = f"the recipe changed: {', '.join(changes[:_CHANGES_SHOWN])}{more}"
     return replace(state, why=why, of_code=of_code and only_code_changed(old["recipe"], new["recipe"]))
 

@@ -14,7 +14,7 @@ import pickle
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from time import perf_counter
@@ -90,69 +90,6 @@ class RawSample(NamedTuple):
     image_digest: bytes
 
 
-@dataclass(frozen=True)
-class Inputs:
-    """The raw files below a folder or a URL.
-
-    Attributes:
-      root: A folder, or a URL as `tfprep.storage.urls.folder_at` returns it.
-      files, values: The names of the fields, as in the source's `Listing`.
-      image: The field of `files` whose own digest is kept.
-    """
-
-    root: Path
-    files: tuple[str, ...]
-    values: tuple[str, ...]
-    image: str | None = None
-    _folder: tuple[int, int] | None = field(init=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_folder", _identity(self.root))
-
-    def read(self, files: Sequence[str], values: Sequence[Any]) -> RawSample:
-        """Read and digest the files of a sample.
-
-        Raises:
-          SampleError: A file cannot be read, or does not fit into memory.
-          BuildError: The folder itself is gone, or its store cannot be reached or refuses, so that no file can be read.
-        """
-        try:
-            raw: dict[str, Any] = {**read_files(self.root, self.files, Entry("", "", tuple(files)))}
-        except MemoryError as error:
-            raise SampleError("its files do not fit into memory", stage="read") from error
-        except StorageError as error:
-            raise BuildError(f"{error}. Run the same command again: it continues") from error
-        except SampleError as error:
-            if _identity(self.root) != self._folder:
-                raise BuildError(
-                    f"the raw data is gone: {self.root} was removed or unmounted while it was read. Bring it back, then "
-                    "run the same command again: it continues"
-                ) from error
-            raise
-        sha256, image_digest = hashlib.sha256(), b""
-        for number, (name, data) in enumerate(raw.items()):
-            size = len(data).to_bytes(8, "little")
-            sha256.update(size)
-            sha256.update(data)
-            if name == self.image:
-                # So far the digest of the first file is its own: an image that comes first is digested once.
-                image_digest = (hashlib.sha256(size + data) if number else sha256.copy()).digest()[:16]
-        sha256.update(json.dumps(values).encode())
-        parts = {**raw, **dict(zip(self.values, values, strict=True))}
-        return RawSample(parts, sha256.digest()[:16], image_digest)
-
-    def digest(self, files: Sequence[str], values: Sequence[Any]) -> bytes:
-        """Return only the digest of `read`; it is empty if a file cannot be read."""
-        try:
-            return self.read(files, values).digest
-        except SampleError:
-            return b""
-
-    def path_of(self, name: str, files: Sequence[str]) -> str:
-        """Return the file of a field, or the first file of the sample."""
-        return files[self.files.index(name)] if name in self.files else next(iter(files), "")
-
-
 def _identity(folder: Path) -> tuple[int, int] | None:
     """Return what tells a folder from an empty mount point of the same name; None of a URL."""
     if is_remote(folder):
@@ -215,10 +152,54 @@ class BuildContext:
         return SampleMaker(self.recipe, self.listing.kinds, self.listing.classes)
 
     @cached_property
-    def inputs(self) -> Inputs:
-        """Reads the raw files."""
-        image = self.recipe.hashed_image(self.listing.kinds, self.listing.files)
-        return Inputs(folder_at(self.root), self.listing.files, self.listing.values, image)
+    def image(self) -> str | None:
+        """The field of the raw files whose own digest is kept."""
+        return self.recipe.hashed_image(self.listing.kinds, self.listing.files)
+
+    @cached_property
+    def _folder(self) -> tuple[Path, tuple[int, int] | None]:
+        root = folder_at(self.root)
+        return root, _identity(root)
+
+    def read(self, files: Sequence[str], values: Sequence[Any]) -> RawSample:
+        """Read and digest the files of a sample.
+
+        Raises:
+          SampleError: A file cannot be read, or does not fit into memory.
+          BuildError: The folder itself is gone, or its store cannot be reached or refuses, so that no file can be read.
+        """
+        root, identity = self._folder
+        try:
+            raw: dict[str, Any] = {**read_files(root, self.listing.files, Entry("", "", tuple(files)))}
+        except MemoryError as error:
+            raise SampleError("its files do not fit into memory", stage="read") from error
+        except StorageError as error:
+            raise BuildError(f"{error}. Run the same command again: it continues") from error
+        except SampleError as error:
+            if _identity(root) != identity:
+                raise BuildError(
+                    f"the raw data is gone: {root} was removed or unmounted while it was read. Bring it back, then run the same "
+                    "command again: it continues"
+                ) from error
+            raise
+        sha256, image_digest = hashlib.sha256(), b""
+        for number, (name, data) in enumerate(raw.items()):
+            size = len(data).to_bytes(8, "little")
+            sha256.update(size)
+            sha256.update(data)
+            if name == self.image:
+                # So far the digest of the first file is its own: an image that comes first is digested once.
+                image_digest = (hashlib.sha256(size + data) if number else sha256.copy()).digest()[:16]
+        sha256.update(json.dumps(values).encode())
+        parts = {**raw, **dict(zip(self.listing.values, values, strict=True))}
+        return RawSample(parts, sha256.digest()[:16], image_digest)
+
+    def digest(self, files: Sequence[str], values: Sequence[Any]) -> bytes:
+        """Return only the digest of `read`; it is empty if a file cannot be read."""
+        try:
+            return self.read(files, values).digest
+        except SampleError:
+            return b""
 
 
 def open_work(context: BuildContext) -> Callable[[ShardTask, Mark], dict[str, Any]]:
@@ -255,7 +236,7 @@ def _renew(context: BuildContext, task: ShardTask, old: Receipt, mark: Mark) -> 
     digest = _start_digest(task)
     for position, (key, files, values, *_) in enumerate(task.samples):
         mark(position)
-        digest.update(_digest_entry(key, context.inputs.digest(files, values) if key in due else digests[key]))
+        digest.update(_digest_entry(key, context.digest(files, values) if key in due else digests[key]))
     mark(NO_ITEM)
     if digest.hexdigest() != old.digest:
         return False
@@ -364,7 +345,7 @@ class _Shard:
             if position in self._task.skip:  # Its files are not read: that may be what takes too long.
                 raise SampleError(self._task.skip[position], stage="process")
             started = perf_counter()
-            raw = self._context.inputs.read(files, values)
+            raw = self._context.read(files, values)
             self._spent("read", started)
             digest = raw.digest
             made = self._made(position, key, raw)
@@ -389,7 +370,7 @@ class _Shard:
         self._spent("write", started)
 
     def _add_up(self, key: str, made: _Made) -> None:
-        maker, image = self._context.maker, self._context.inputs.image
+        maker, image = self._context.maker, self._context.image
         count_forms(self._forms, made.specs, written=True)
         for name, moments in made.moments.items():
             written = [form for form in self._forms[name].values() if form.spec is not None]
@@ -414,7 +395,7 @@ class _Shard:
         specs: list[Mapping[str, FieldSpec]] = []
         moments: dict[str, Moments] = {}
         counts: Mapping[str, Mapping[int, int]] = {}
-        image, maker = self._context.inputs.image, self._context.maker
+        image, maker = self._context.image, self._context.maker
         for stored in maker.variants(key, raw.parts, self._count, pixels=position < self._sampled):
             if maker.warned and self._context.reject_warned:
                 rule = "--on-warning reject leaves out samples with warnings"
@@ -456,7 +437,8 @@ class _Shard:
 
     def _rejected(self, key: str, files: Sequence[str], error: SampleError) -> RejectedSample:
         """Return the rejected sample. Raises BuildError if the first one ends the build."""
-        path = error.path or self._context.inputs.path_of(error.field, files)
+        names = self._context.listing.files
+        path = error.path or (files[names.index(error.field)] if error.field in names else next(iter(files), ""))
         if self._context.stop_at_reject:
             where = f"{error.stage} of '{error.field}'" if error.field else error.stage
             raise BuildError(f"{path}: {where}: {error.reason} (sample {key!r}; --on-bad skip would leave it out)")
