@@ -127,7 +127,11 @@ def test_variant_zero_is_unaugmented_and_others_depend_only_on_key_and_number():
             {"boxes": [[1, 2, 3, 4, 5, 6, 7, 8]]},
             r"expected boxes, numbers \[N, 4\], got float32 \[1, 8\]",
         ),
-        ({"boxes": "boxes"}, {"boxes": [[0, 0, None, 4]]}, "a box has no number, or NaN or infinity, for a coordinate"),
+        (
+            {"boxes": "boxes"},
+            {"boxes": [[0, 0, None, 4]]},
+            "one of the boxes has no number, or NaN or infinity, for a coordinate",
+        ),
         ({"points": "points"}, {"points": [[1, 2, 3, 4]]}, r"expected points, .* got float32 \[1, 4\]"),
     ],
 )

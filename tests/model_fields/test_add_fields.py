@@ -465,6 +465,23 @@ def test_what_a_run_computed_and_did_not_publish_can_be_given_up(plain):
             remove_fields(url, name)
 
 
+def test_a_dataset_that_was_copied_from_a_store_is_built_on_with_its_fields(plain):
+    url = copied_to_memory(plain.out)
+    add_fields(url, plain.fields)
+    store = open_store(url)
+    shutil.rmtree(plain.out)
+    for info in store.list():
+        (plain.out / info.name).parent.mkdir(parents=True, exist_ok=True)
+        (plain.out / info.name).write_bytes(store.read(info.name))
+    assert plain.build() == []
+    check_all(plain)
+    other = (
+        "FIELDS = ModelFields(lambda: lambda b: {'n': np.zeros(len(b['image']))}, ['image'], {'n': codecs.Scalar()})"
+    )
+    add_fields(plain.out, plain.other(other))
+    check_all(plain)
+
+
 def test_published_fields_at_a_store_need_no_receipts(plain, s3):
     url = s3.copy(plain.out)
     add_fields(url, plain.fields)

@@ -226,7 +226,7 @@ def test_a_point_without_a_coordinate_rejects_its_image(tmp_path):
     root = folder(tmp_path / "raw", {"0.png": 0, "1.png": 1})
     write_jsonl(root / "t.jsonl", [{"file": "0.png", "eyes": [[1, 2]]}, {"file": "1.png", "eyes": [[None, 2]]}])
     fields, rejected = built(Table("t.jsonl", "file", fields={"p": ("points", "eyes")}), root, tmp_path / "out")
-    assert "a point has no number" in rejected["1.png"]
+    assert "one of the points has no number" in rejected["1.png"]
     assert list(fields) == ["0.png"]
 
 

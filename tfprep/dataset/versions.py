@@ -381,7 +381,7 @@ class NewVersion:
             folder, place = self.before.path / entry.folder, self.root / fields_receipts(group) / entry.folder
             if group in now:
                 self.add_fields(entry)
-            elif not is_remote(folder) and folder.is_dir() and not folder.is_symlink():  # at a store it stays in its place
+            elif not is_remote(folder) and folder.is_dir() and not folder.is_symlink():  # at a store it stays
                 with writing(place):
                     place.mkdir(parents=True, exist_ok=True)
                 for path in folder.iterdir():

@@ -142,7 +142,8 @@ def _differences(stored: CommonPlan, new: CommonPlan) -> Iterator[str]:
         elif stored.versions == new.versions and stored.fingerprints[split] != new.fingerprints[split]:
             recipes["another recipe"] = split
     yield from recipes
-    for split, listing in stored.listing.items():  # `tfprep build --explain` names samples, once a part has built its shards
+    for split, listing in stored.listing.items():
+        # `tfprep build --explain` names the samples, once a part has built its shards.
         here, there = new.samples[split], stored.samples[split]
         if here != there:
             yield f"other raw files: {split} has {here} samples here and {there} there"

@@ -241,7 +241,7 @@ def _decode_field(value: Any, kind: Kind, reduced: int) -> Any:
     if array.dtype.hasobject and None in array.flat:
         raise SampleError("one of its numbers is empty or NaN")
     if kind in ("boxes", "points") and not np.isfinite(array).all():
-        raise SampleError(f"{'a point' if kind == 'points' else 'a box'} has no number, or NaN or infinity, for a coordinate")
+        raise SampleError(f"one of the {kind} has no number, or NaN or infinity, for a coordinate")
     if kind == "boxes" and (array.shape == (4,) or not array.size):  # one by itself, or none
         return array.reshape(-1, 4)
     if kind == "points" and not array.size:
