@@ -293,7 +293,7 @@ def test_texts_of_parquet_that_are_bytes(tmp_path, column):
 @pytest.mark.parametrize("cell", ["three", "1_000", "true", "1,5", "-inf", "1e400", "1" * 400])
 def test_a_text_in_csv_that_is_not_a_number(tmp_path, cell):
     content = [{"file": "a.jpg", "n": "1"}, {"file": "b.jpg", "n": cell}]
-    with pytest.raises(SourceError, match=rf"t\.csv: row 2, 'n': expected a finite number; got '{cell}'"):
+    with pytest.raises(SourceError, match=rf"t\.csv: row 2, 'n': expected a finite number; got '{cell[:50]}"):
         table(tmp_path, content, "csv", fields={"n": ("scalar", "n")})
 
 

@@ -38,7 +38,7 @@ def name_cell(cell: Any) -> str:
         return key_of(str(cell))
     if cell is None or cell == "":
         raise SourceError("it is empty; fill it in or take the row out")
-    raise SourceError(f"expected text or a whole number; got {cell!r}")
+    raise SourceError(f"expected text or a whole number; got {cell!r:.60}")
 
 
 def path_cell(path: str) -> str:
@@ -87,7 +87,7 @@ def flag_cell(cell: Any) -> bool | None:
         return text in _YES
     if text in ("", "nan"):
         return None
-    raise SourceError(f"expected 1 or 0, as the column is one of several classes; got {cell!r}")
+    raise SourceError(f"expected 1 or 0, as the column is one of several classes; got {cell!r:.60}")
 
 
 def sorted_classes(names: set[str]) -> tuple[str, ...]:
@@ -119,7 +119,7 @@ def number_cell(cell: Any, whole: bool) -> Any:
             number = int(cell) if whole else float(cell)
             if not math.isinf(number):  # as 1e400 is for Python
                 return None if math.isnan(number) else number
-    raise SourceError(f"expected a finite number; got {cell!r}")
+    raise SourceError(f"expected a finite number; got {cell!r:.60}")
 
 
 def is_whole(cell: Any) -> bool:
@@ -161,10 +161,10 @@ def value_cell(cell: Any, kind: Kind, numbers: Mapping[str, int], separator: str
     if cell is None or isinstance(cell, str if kind == "text" else list | tuple):
         return cell  # rows of boxes and points are checked when the sample is made
     if kind != "text":
-        raise SourceError(f"expected a list of rows of numbers (JSON lines or Parquet); got {cell!r}")
+        raise SourceError(f"expected a list of rows of numbers (JSON lines or Parquet); got {cell!r:.60}")
     if isinstance(cell, bool | int | float):
         return str(cell)
-    raise SourceError(f"expected text; got {cell!r}")
+    raise SourceError(f"expected text; got {cell!r:.60}")
 
 
 def read_cell(cells: Cells, column: str, convert: Callable[..., Any], *options: Any) -> Any:
@@ -212,7 +212,7 @@ class CellPath:
             if cell is None or cell == "":
                 raise SourceError("it is empty; fill it in or take the row out")
             if not isinstance(cell, str):
-                raise SourceError(f"expected a path, or a part of one, as text; got {cell!r}")
+                raise SourceError(f"expected a path, or a part of one, as text; got {cell!r:.60}")
             return cell.replace("\\", "/")  # tools on Windows write backslashes
 
         try:

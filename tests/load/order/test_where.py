@@ -12,6 +12,8 @@ LABELS = [0, 1, 2, 1, 0]
 HEIGHTS = [100, 200, 300, 200, 50]
 COLUMNS = {"key": pa.chunked_array([KEYS]), "label": pa.chunked_array([LABELS])}
 COLUMNS |= {"height": pa.chunked_array([HEIGHTS], pa.uint32()), "rain": pa.chunked_array([[1, None, 0, 2, None]])}
+RATES = [0.1, 0.2, 0.3, 0.7, 0.9]
+COLUMNS |= {"rate": pa.chunked_array([RATES], pa.float32())}
 NAMES = ("cat", "dog", "owl")
 
 
@@ -32,11 +34,12 @@ def rows(where, names=NAMES):
         "label in (0, 2)", "label not in [0, 2]", "100 <= height < 300", "key.startswith('day')",
         "not key.endswith('c') and 'night' not in key", "'d' in key", "height > -150", "2 == label",
         "height in (200.5, 100)", "height not in (-1, 2.0e2)", "height in (4294967396,)",
+        "rate <= 0.1", "rate > 0.1", "0.3 <= rate <= 0.7", "rate == 0.3 or 0.9 == rate", "rate in (0.1, 0.7)", "rate < 1",
     ],
 )  # fmt: skip
 def test_expressions_select_the_rows_that_python_selects(where):
-    columns = zip(KEYS, LABELS, HEIGHTS, strict=True)
-    values = [dict(zip(("key", "label", "height"), row, strict=True)) for row in columns]
+    columns = zip(KEYS, LABELS, HEIGHTS, RATES, strict=True)
+    values = [dict(zip(("key", "label", "height", "rate"), row, strict=True)) for row in columns]
     assert rows(where) == [row for row in range(5) if eval(where, values[row])]  # These strings are defined above.
 
 

@@ -121,6 +121,7 @@ SHAPES = [
     ({"size": list(SIZE), "counts": "\x07"}, "is not a character of an RLE"),
     ({"size": list(SIZE), "counts": "11"}, "its RLE has 2 pixels"),
     ({"size": list(SIZE), "counts": {}}, "an RLE's counts are a list or text"),
+    ({"size": None, "counts": [81]}, "its RLE is of size None"),
 ]
 BOXES = [
     ([14, 12, -6, 7], "its box [14, 12, 8, 19] covers no pixel"),
@@ -146,7 +147,8 @@ def test_a_wrong_annotation_rejects_its_image_and_is_named(tmp_path):
     odd += [({**good, "bbox": value}, reason) for value, reason in BOXES]
     odd += [({**good, "category_id": value}, reason) for value, reason in CLASSES]
     no_box = {"category_id": 7, "bbox": None}, "a bbox is x, y, width and height"
-    odd += [(good, ""), ({**good, "bbox": [-1, 0, 20, 9]}, ""), no_box, (good, "image of 57 x 40")]
+    crowd = {**good, "iscrowd": "0"}, "iscrowd is 0 or 1; got '0'"
+    odd += [(good, ""), ({**good, "bbox": [-1, 0, 20, 9]}, ""), no_box, crowd, (good, "image of 57 x 40")]
     content = scene()
     content["categories"] = [*CATEGORIES, {"id": 55}, {"id": 56, "name": " "}]
     image = {"height": SIZE[0], "width": SIZE[1]}
@@ -337,7 +339,7 @@ def test_a_wrong_annotation_is_dropped_and_listed(tmp_path):
 @pytest.mark.parametrize(("orientation", "size"), [(6, SIZE), (3, SIZE), (8, (40, 40))])
 def test_boxes_that_were_drawn_on_stored_pixels(tmp_path, orientation, size):
     """A quarter turn is rejected, and all turned images are counted, with the option that ignores EXIF in both messages."""
-    one = {"id": 1, "file_name": "1.png", "height": size[0], "width": size[1]}
+    one = {"id": 1, "file_name": "1.png", "height": float(size[0]), "width": size[1]}
     content = scene() | {"images": [one], "annotations": [annotation(1, 1, 7, (3, 5, 8, 9), polygon(3, 5, 8, 9))]}
     root, _ = written(tmp_path, content)
     stored, exif = picture(3, *size), Image.Exif()

@@ -175,6 +175,8 @@ class _Evaluator:
             return pc.invert(contained) if isinstance(op, ast.NotIn) else contained
         if isinstance(a, list) or isinstance(b, list) or type(op) not in _FUNCTIONS:
             self._refuse(left if isinstance(a, list) else right)
+        if pa.types.is_float32(kind := (a if isinstance(a, pa.ChunkedArray) else b).type):  # which holds another 0.1
+            a, b = (pa.scalar(value, kind) if isinstance(value, float) else value for value in (a, b))
         return _FUNCTIONS[type(op)](a, b)
 
     def _value(self, node: ast.expr) -> Any:

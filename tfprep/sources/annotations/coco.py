@@ -95,11 +95,9 @@ class Coco(AnnotatedSource):
             objects = self.objects_of(of_image, lambda one: self._object(one, files, tally))
             yield Entry(key_of(path), holes["split"], (path,), ({"size": checked_size(image), **objects},)), None
 
-    def _object(self, annotation: Any, files: CocoFiles, tally: Counter[str]) -> dict[str, Any] | None:
+    def _object(self, annotation: dict[str, Any], files: CocoFiles, tally: Counter[str]) -> dict[str, Any] | None:
         """One annotation as an object; None if it is left out."""
-        name = f"annotation {annotation.get('id')}" if isinstance(annotation, dict) else "an annotation"
-        if not isinstance(annotation, dict):
-            raise WrongAnnotation(f"{name} is {annotation!r:.60}, not an object")
+        name = f"annotation {annotation.get('id')}"
         label = files.number(annotation.get("category_id"), name)
         if label is None:
             tally[OTHER_CLASS] += 1
@@ -112,8 +110,9 @@ class Coco(AnnotatedSource):
             if not _numbers(box) or len(box) != 4:
                 raise WrongAnnotation(f"{name}: a bbox is x, y, width and height; got {box!r:.60}")
             item["box"] = [box[0], box[1], box[0] + box[2], box[1] + box[3]]
-        if annotation.get("iscrowd"):
-            item["void"] = True
+        if (crowd := annotation.get("iscrowd") or 0) not in (0, 1):  # text such as "0" is true in Python
+            raise WrongAnnotation(f"{name}: iscrowd is 0 or 1; got {crowd!r:.60}")
+        item |= {"void": True} if crowd else {}
         if DRAWN & set(self.fields):
             item |= _shape(annotation.get("segmentation"), name)
         if "points" in self.fields:

@@ -114,9 +114,9 @@ class AnnotatedSource:
     __repr__ = constructor_text
 
 
-def checked_size(image: Mapping[str, Any], names: Sequence[str] = ("height", "width")) -> list[int] | None:
+def checked_size(image: Mapping[str, Any], names: Sequence[str] = ("height", "width")) -> list[float] | None:
     """Return height and width as annotations give them; None if they give none."""
-    sides = [side for name in names if isinstance(side := image.get(name), int) and side > 0]
+    sides = [side for name in names if isinstance(side := image.get(name), int | float) and side > 0]
     return sides if len(sides) == 2 else None
 
 

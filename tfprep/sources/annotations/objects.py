@@ -253,7 +253,7 @@ def _near(polygon: Sequence[float], size: Size) -> list[float]:
 def _rle_runs(annotation: Objects, size: Size) -> list[int]:
     """The run lengths of an RLE, which add up to the pixels of the image. Raises SampleError."""
     rle = annotation["rle"]
-    if tuple(rle.get("size", ())) != tuple(size):
+    if rle.get("size") != list(size):
         raise SampleError(
             f"{annotation['id']}: its RLE is of size {rle.get('size')}, the image's is {list(size)} (height, width)"
         )

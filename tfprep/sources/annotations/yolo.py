@@ -312,18 +312,12 @@ def images_in(root: Path, place: str, tally: Counter[str]) -> list[str]:
         pattern = compile_pattern("**" if place == "." else f"{literal(place)}/**", "Yolo")
         found = [path for path, _ in walk(root, pattern, tally)]
         if not found:
-            raise SourceError(
-                f"{root / place}: no image below this folder (files ending in {', '.join(IMAGE_SUFFIXES)})"
-            )
+            raise SourceError(f"{root / place}: no image below this folder: {', '.join(IMAGE_SUFFIXES)}")
         return found
-    paths = []
-    for line in filter(None, text_lines(root / place, "list of images")):
-        path = posixpath.join(posixpath.dirname(place), line)
-        # Lists have absolute paths, also of another machine; `_place` finds what of them is below the root.
-        if path.startswith("/") or not (root / path).exists():
-            path = _place(root, place, {}, line) or path
-        paths.append(path_cell(path))
-    return paths
+    lines = filter(None, text_lines(root / place, "list of images"))
+    beside = posixpath.dirname(place)
+    # Paths may be absolute, also those of another machine; `_place` finds what of them is below the root.
+    return [path_cell(_place(root, place, {}, line) or posixpath.join(beside, line)) for line in lines]
 
 
 def label_path(image: str) -> str:
