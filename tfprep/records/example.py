@@ -229,6 +229,8 @@ def _list_of(payload: Payload, start: int, stop: int) -> tuple[int, int, int]:
         if wire != _MESSAGE and kind <= INT64:
             raise ValueError("a number where a message belongs")
         if NO_LIST < kind <= INT64:
+            if found[0]:  # of one kind, protocol buffers join them
+                raise ExampleError("a feature has two lists; write it with TensorFlow or protobuf again")
             found = kind, first, last
     return found
 

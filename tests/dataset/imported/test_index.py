@@ -217,6 +217,11 @@ WRONG_DECLARATIONS = [
         "'image' is declared as float32 .* its images are uint8, 8 to 8 high",
     ),
     ({"image": {"kind": "mask", "shape": [8, 10, 1]}}, r"'image' is declared as uint8 \[8, 10, 1\], but its images"),
+    ({"places": {"kind": "boxes", "format": "rel_xyxy"}}, "'places' is declared as rel_xyxy, shares .* 1 of 1 records"),
+    ({"xmin": {"kind": "boxes", "format": "yxyx"}}, "'xmin' is declared as boxes of the form yxyx; sides of boxes are"),
+    ({"ymax": {"kind": "boxes", "format": "xywh"}}, "'ymax' is declared as boxes of the form xywh; sides of boxes are"),
+    ({"text": {"classes": ["cat", "dog"]}}, "'text' has class names, but holds bytes values"),
+    ({"bands": {"dtype": "float64"}}, "'bands' is declared as float64, but holds float values"),
     ("[", NO_FILE),
     ({"text": {"size": 3}}, NO_FILE),
     ({"text": {"kind": "boxes"}}, NO_FILE),
@@ -232,6 +237,7 @@ def test_a_declaration_that_the_records_or_its_form_do_not_allow_is_refused(tmp_
     bands = RNG.random(40).astype(np.float32)
     image = image_bytes(RNG, (8, 9), "PNG", "L")
     values = {"matrix": np.arange(12), "text": b"text", "bands": bands, "image": image, "bbox": np.arange(8.0)}
+    values |= {"places": np.arange(8.0), **dict.fromkeys(("xmin", "ymin", "xmax", "ymax"), bands[:3])}
     write(tmp_path / "a.tfrecord", [serialized(values)])
     with pytest.raises(DatasetError, match=message):
         index_as(features)
@@ -369,6 +375,25 @@ def test_damage_is_an_error_or_left_out_by_name(tmp_path, damage):
     (line,) = read_rejected(report)
     assert (line["shard"], line["record"], line["offset"]) == ("0.tfrecord", 11, starts[11])
     assert tfprep.open(tmp_path).manifest.rejected == 1
+
+
+def test_a_record_that_is_left_out_leaves_no_values_to_the_next_one(tmp_path):
+    """Its features are read before the one whose packed numbers are damaged: one number has eleven bytes."""
+    numbers_of_b = b"\xff" * 10 + b"\x01\x01"
+    value = b"\x1a" + bytes([len(numbers_of_b) + 2]) + b"\x0a" + bytes([len(numbers_of_b)]) + numbers_of_b
+    entry = b"\x0a\x01b\x12" + bytes([len(value)]) + value
+    damaged = serialized({"a": 7}) + b"\x0a" + bytes([len(entry) + 2]) + b"\x0a" + bytes([len(entry)]) + entry
+    report = index(tmp_path, [damaged, serialized({"b": [5]}), serialized({"a": 9, "b": [6]})], on_bad="skip")
+    assert [line["record"] for line in read_rejected(report)] == [0]
+    assert [(sample["a"].tolist(), sample["b"]) for sample in read_all(tmp_path)] == [([], 5), ([9], 6)]
+
+
+def test_shares_are_not_pixels_where_most_records_have_no_boxes(tmp_path, index_as):
+    image = image_bytes(RNG, (8, 9))
+    boxes = [[[0, 0, 8, 8]], [], []]
+    write(tmp_path / "a.tfrecord", [serialized({"image": image, "b": np.float32(one).ravel()}) for one in boxes])
+    with pytest.raises(DatasetError, match="'b' is declared as rel_xyxy, shares of the image, and 1 of 1 records"):
+        index_as({"b": {"kind": "boxes", "format": "rel_xyxy"}})
 
 
 # --- the same command again -------------------------------------------------------------------------------------------

@@ -131,7 +131,7 @@ def test_shares_are_not_taken_for_pixels_because_of_one_wrong_number(tmp_path):
 
     assert index(1, 1.5, 0) == [15, 22.5, 0]
     assert index(20, 0, 40) == [10, 0, 20]  # an empty box among pixels
-    with pytest.raises(DatasetError, match="'xmin': 1 of 3 records have numbers above 2, as pixels are"):
+    with pytest.raises(DatasetError, match="'xmin' are sides of boxes, and 1 of 3 records have numbers above 2"):
         index(1, 20, 0.5)
 
 

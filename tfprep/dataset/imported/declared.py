@@ -71,7 +71,8 @@ def _declared(where: str, entry: Any) -> Declared:
         raise DatasetError(f"{where} has {', '.join(sorted(_ENTRIES))}, not {str(entry)[:80]!r}")
     try:
         known = from_json(Declared, {"classes": [], **entry})
-        known = replace(known, dtype=None if known.dtype is None else np.dtype(known.dtype).name)
+        dtype = None if known.dtype is None else np.dtype(known.dtype).name
+        known = replace(known, dtype=None if dtype in ("str", "object") else dtype)  # strings are texts by themselves
     except WrongJsonError as error:
         raise DatasetError(f"{where}: {error}") from None
     except TypeError:

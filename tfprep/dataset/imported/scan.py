@@ -58,8 +58,8 @@ FEATURE = (
 
 The row of the record in the other table; the feature's name; the kind of its list ("none" for an empty one); what the header of
 its image says ("jpeg 3 8" for three channels of 8 bits); its place in the file, its number of values, the bytes of the only one;
-the size of an image; whether its strings are text; the greatest integer, or side of a box, rounded up; and the value, if that is
-a single number or a short string."""
+the size of an image; whether its strings are text; the greatest integer, or number of what may be boxes, rounded up; and the
+value, if that is a single number or a short string."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def _value(name: bytes, payload: bytes, span: Span) -> _Value:
         return _Value(greatest=max(integers), number=integers[0])
     if kind == FLOAT and count:
         greatest = 0
-        if name.rpartition(b"/")[2] in _SIDES or b"box" in name.lower():
+        if count % 4 == 0 or name.rpartition(b"/")[2] in _SIDES:  # what may be boxes, whatever its name is
             numbers = np.frombuffer(payload, "<f4", count, start)
             greatest = int(np.ceil(min(np.nanmax(numbers, initial=0), _GREATEST)))
         return _Value(greatest=greatest, number=int.from_bytes(payload[start : start + 4], "little"))
@@ -163,12 +163,13 @@ class _Block:
 
     def add(self, number: int, found: Found, payload: bytes) -> None:
         """Add a record. Raises ExampleError if it is not an Example that can be read by offset."""
-        spans, base, record = find_features(payload), found.offset + HEADER_BYTES, self.records
-        for name in spans:
+        base, record = found.offset + HEADER_BYTES, self.records
+        # All values first: a record that is lost leaves nothing behind.
+        features = [(name, span, _value(name, payload, span)) for name, span in find_features(payload).items()]
+        for name, *_ in features:
             if name not in self._names and not _is_text(name):
                 raise ExampleError(f"the name of a feature is not text: {name[:60]!r}")
-        for name, span in spans.items():
-            value = _value(name, payload, span)
+        for name, span, value in features:
             self._rows.extend((
                 record, self._names.setdefault(name, len(self._names)), span.kind if span.values else NO_LIST,
                 self._forms.setdefault(value.form, len(self._forms)), base + span.offset if span.size else 0, span.size,
@@ -290,7 +291,7 @@ def _scan(records: Iterator[Found], part: BinaryIO, mark: Mark) -> Scanned:
 # --- part files -------------------------------------------------------------------------------------------------------
 
 
-_VERSION = 13
+_VERSION = 14
 
 
 def part_of(shard: Shard, folder: Path) -> Path:

@@ -59,7 +59,7 @@ class FeatureSummary:
         kinds: The number of records by kind of list: "bytes", "float", "int64", and "none" for no or an empty list.
         images: The number of records by what the header of the image says: "jpeg 3 8" for three channels of 8 bits.
         is_text: Whether all its strings are text.
-        greatest: The greatest integer, or the greatest number of a feature whose name is one of boxes, rounded up; at least 0.
+        greatest: The greatest integer, or the greatest number of what may be boxes, rounded up; at least 0.
         in_pixels: The number of records whose greatest number is above `MOST_SHARE`.
         weighed: The sum of its "count" times a random number of the record: equal sums mean that every record has as
             many values of one feature as of the other.
@@ -198,11 +198,13 @@ def _field(name: str, feature: str, summary: FeatureSummary, records: int, known
     counts = (0 if summary.records < records else least), most
     item = (_strings if summary.kind == "bytes" else _numbers)(name, feature, summary, known, counts)
     is_side = known.kind == "boxes" and feature.rpartition("/")[2] in BOX_SIDES  # `_with_boxes` joins them
+    what = f"{summary.kind} values of shape {list(item.spec.shape)}"
     if known.kind not in (None, item.spec.kind) and not is_side:
-        found_values = f"{summary.kind} values of shape {list(item.spec.shape)}"
-        raise DatasetError(
-            f"{feature!r} is declared as {known.kind}, which its {found_values} cannot be; correct --features"
-        )
+        raise DatasetError(f"{feature!r} is declared as {known.kind}, which its {what} cannot be; correct --features")
+    if known.dtype not in (None, item.spec.dtype):
+        raise DatasetError(f"{feature!r} is declared as {known.dtype}, but holds {what}; correct --features")
+    if known.classes and not item.classes:
+        raise DatasetError(f"{feature!r} has class names, but holds {what}, not class numbers; correct --features")
     return item
 
 
@@ -274,25 +276,27 @@ def _with_boxes(
         form, weighed = known.format, summaries[item.feature].weighed
         sides = [by_feature.get(f"{prefix}{slash}{name}") for name in BOX_SIDES]
         parts = [part for part in sides if part is not None and part.spec.dtype == "float32"]
-        if side == BOX_SIDES[0] and len(parts) == 4 and len({part.spec.shape for part in parts}) == 1:
-            in_pixels = max(summaries[one.feature].in_pixels for one in parts)
-            if not form and 0 < 2 * in_pixels <= (floats := summaries[item.feature].kinds["float"]):
-                raise DatasetError(
-                    f"{item.feature!r}: {in_pixels} of {floats} records have numbers above {MOST_SHARE}, as pixels are, and the "
-                    "others shares of the image? Declare it as boxes, with their format, in --features"
-                )
-            form, name = form or ("xyxy" if in_pixels else "rel_xyxy"), "boxes"
-            axis, above = (*item.spec.shape, 1)[0], prefix.rpartition("/")[0]
+        are_sides = side in BOX_SIDES and len(parts) == 4 and len({part.spec.shape for part in parts}) == 1
+        if side in BOX_SIDES and form and not (are_sides and form in ("xyxy", "rel_xyxy")):
+            raise DatasetError(
+                f"{item.feature!r} is declared as boxes of the form {form}; sides of boxes are four lists of floats, xmin, ymin, "
+                "xmax and ymax, of one length: xyxy or rel_xyxy. Correct --features"
+            )
+        if are_sides and side == BOX_SIDES[0]:
+            name, axis, above = "boxes", (*item.spec.shape, 1)[0], prefix.rpartition("/")[0]
         elif form and item.spec.kind == "boxes":
             parts, axis, name, above, weighed = [item], item.spec.shape[0], item.name, prefix, weighed // 4
         else:
             continue
-        count, records = summaries[item.feature].in_pixels, summaries[item.feature].records
-        if form.startswith("rel_") and 2 * count > records:
+        in_pixels = max(summaries[part.feature].in_pixels for part in parts)
+        records = summaries[item.feature].kinds["float"]
+        if (form.startswith("rel_") and 2 * in_pixels > records) or (not form and 0 < 2 * in_pixels <= records):
+            said = f"is declared as {form}, shares of the image, and" if form else "are sides of boxes, and"
             raise DatasetError(
-                f"{item.feature!r} is declared as {form}, shares of the image, and {count} records have numbers above "
-                f"{MOST_SHARE}; declare its format with --features"
+                f"{item.feature!r} {said} {in_pixels} of {records} records have numbers above {MOST_SHARE}, as pixels are; "
+                "declare the boxes with their format in --features"
             )
+        form = form or ("xyxy" if in_pixels else "rel_xyxy")
         image = sized_raster(fields, summaries, item.feature) if form.startswith("rel_") else ""
         if image is None:
             kept[kept.index(item)] = replace(item, spec=replace(item.spec, kind="scalar"), fixed=True)
@@ -354,7 +358,7 @@ def _strings(
         if not is_single:
             raise _Unreadable(f"lists of up to {counts[1]:,} images in a record")
         return _image(name, feature, summary, known)
-    if known.dtype not in (None, "str", "object"):
+    if known.dtype is not None:
         if not is_single:
             raise _Unreadable("lists of several byte strings")
         return _raw(name, feature, known)
@@ -400,7 +404,7 @@ def _image(name: str, feature: str, summary: FeatureSummary, known: Declared) ->
     ranges = summary.ranges["height"], summary.ranges["width"]
     sides = [least if least == most and not odd else None for least, most in ranges]
     wrong_sides = [side for side, both in zip(known.shape or (), ranges, strict=False) if side and (side, side) != both]
-    if wrong_sides or known.dtype not in (None, "str", "object", dtype):
+    if wrong_sides or known.dtype not in (None, dtype):
         declared = f"{known.dtype or dtype} {list(known.shape or ())}"
         found = f"{dtype}, {ranges[0][0]} to {ranges[0][1]} high and {ranges[1][0]} to {ranges[1][1]} wide"
         raise DatasetError(f"{feature!r} is declared as {declared}, but its images are {found}; correct --features")
