@@ -25,7 +25,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -88,6 +88,33 @@ def class_numbers(label: Any) -> Any:
     """Return the class number of a label, or a list of them: of a vector of floats the places that are not 0."""
     array = np.asarray(label)
     return (np.flatnonzero(array) if array.dtype.kind == "f" else array).tolist()
+
+
+def components(batch: Any, *, collated: bool = True) -> Iterator[Any]:
+    """Yield the parts of a batch: arrays or tensors [B, ...], and lists of B texts, or of B arrays of different sizes.
+
+    PyTorch's `DataLoader` gives the parts in a list (`collated`), where they have the same first axis.
+    """
+    if collated and isinstance(batch, list):
+        sizes = {tuple(part.shape)[:1] for part in batch if hasattr(part, "shape")}
+        nested = any(isinstance(part, Mapping | list | tuple) for part in batch)
+        batch = tuple(batch) if nested or (len(sizes) == 1 and () not in sizes) else batch
+    else:
+        collated = False
+    if isinstance(batch, Mapping | tuple):
+        for part in batch.values() if isinstance(batch, Mapping) else batch:
+            yield from components(part, collated=collated)
+    elif batch is not None:
+        yield batch
+
+
+def batch_size_of(batch: Any) -> int:
+    """Return the number of samples in a batch: the length of its first part; 1 for a single number, and for nothing."""
+    first: Any = next(components(batch), 0)
+    if isinstance(first, list):
+        return len(first)
+    shape: Any = getattr(first, "shape", ())
+    return int(shape[0]) if len(shape) else 1
 
 
 def rarest_classes(labels: Sequence[Sequence[int]]) -> Array:

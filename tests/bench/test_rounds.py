@@ -50,6 +50,9 @@ def endless(sleep_s=0.001, rows=4):
         (({"a": np.zeros((2, 1), np.uint8)}, np.zeros(2, np.uint8)), (2, 4)),
         (np.zeros((6, 2), np.uint8), (6, 12)),
         ([np.zeros((2, 3), np.uint8), np.zeros((4, 5), np.uint8)], (2, 26)),
+        ([np.zeros((4, 3), np.uint8), np.zeros(4, np.uint8)], (4, 16)),  # as PyTorch's DataLoader gives it
+        ([{"a": np.zeros((4, 3), np.uint8)}, [np.zeros(4, np.uint8)]], (4, 16)),
+        ({"a": [np.zeros((4, 2), np.uint8), np.zeros((4, 3), np.uint8)], "b": ["one", "two"]}, (2, 20)),
     ],
 )
 def test_size_of_a_batch(batch, expected):
@@ -97,8 +100,8 @@ def test_iterators_are_closed():
 
 def test_candidates_take_turns_in_changing_order():
     order = []
-    candidates = [Candidate(name, endless()) for name in "ab"]
-    compare(candidates, Budget(2, 0.0, 0.0, 1), on_measurement=lambda name, _: order.append(name))
+    candidates = [Candidate(name, lambda name=name: order.append(name) or endless()()) for name in "ab"]
+    compare(candidates, Budget(2, 0.0, 0.0, 1))
     assert "".join(order) == "abba"
 
 

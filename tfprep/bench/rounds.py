@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any
 
 from tfprep.errors import LoaderError
+from tfprep.fields import batch_size_of, components
 from tfprep.limits import CpuTimes, rss, usable_cpus
 
 BUSY = 0.10
@@ -33,7 +34,7 @@ the records never reaches its capacity."""
 class Candidate:
     """A source of batches without end, to measure. The time of `open` counts towards the wait for the first batch.
 
-    A batch is an array or tensor [B, ...], or a dict or tuple of them.
+    A batch is an array or tensor [B, ...], or a dict or tuple of them, or a list as PyTorch's `DataLoader` gives it.
     """
 
     name: str
@@ -176,17 +177,12 @@ class Rounds:
         }
 
 
-def compare(
-    candidates: Sequence[Candidate],
-    budget: Budget | None = None,
-    on_measurement: Callable[[str, Measurement], None] | None = None,
-) -> Rounds:
+def compare(candidates: Sequence[Candidate], budget: Budget | None = None) -> Rounds:
     """Measure candidates in turns.
 
     Args:
         candidates: What to measure.
         budget: Rounds and seconds.
-        on_measurement: Called with the name of a candidate and each of its measurements.
 
     Returns:
         The measurements of all rounds.
@@ -199,10 +195,7 @@ def compare(
     for number in range(budget.rounds):
         turn = number % len(candidates)
         for candidate in [*candidates[turn:], *candidates[:turn]]:
-            measurement = measure(candidate, budget)
-            done[candidate.name].append(measurement)
-            if on_measurement:
-                on_measurement(candidate.name, measurement)
+            done[candidate.name].append(measure(candidate, budget))
     return Rounds(done)
 
 
@@ -261,21 +254,7 @@ def _cache_bytes(batches: Iterator[Any]) -> float:
 
 def measured_size(batch: Any) -> tuple[int, int]:
     """(images, bytes) of a batch: the length of its first array, and the bytes of all its arrays."""
-    leaves = list(_leaves(batch))
-    first = leaves[0]
-    shape = getattr(first, "shape", None)
-    rows = int(shape[0]) if shape is not None and len(shape) else len(first) if shape is None else 1
-    return rows, sum(_nbytes(leaf) for leaf in leaves)
-
-
-def _leaves(batch: Any) -> Iterator[Any]:
-    if isinstance(batch, Mapping):
-        batch = tuple(batch.values())
-    if isinstance(batch, tuple):
-        for part in batch:
-            yield from _leaves(part)
-    else:
-        yield batch
+    return batch_size_of(batch), sum(map(_nbytes, components(batch)))
 
 
 def _nbytes(leaf: Any) -> int:

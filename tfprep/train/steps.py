@@ -18,9 +18,10 @@ from typing import Any
 import keras
 
 from tfprep.errors import TrainError
+from tfprep.fields import batch_size_of
 from tfprep.load.threads import CountingLoader, forget_loader, loader_of_this_thread
 from tfprep.train.backend import accelerator_memory, block_until_done, compilations, ends_data, is_tensor_iterator
-from tfprep.train.monitor.waits import TimedIterator, WaitClock, image_count, timed_tensors
+from tfprep.train.monitor.waits import TimedIterator, WaitClock, timed_tensors
 
 _LOG = logging.getLogger("tfprep.train")
 _TRACING = "_tfprep_tracing"
@@ -229,7 +230,7 @@ class TrainSteps(Watched):
             wait_s = total_s - self._loader_wait_s if self.loader is before else None
             self._loader_wait_s = total_s
         self.measured = self.timed
-        return self.clock.answered(image_count(batch), wait_s)
+        return self.clock.answered(batch_size_of(batch), wait_s)
 
 
 def count_traces(model: Any) -> None:

@@ -122,6 +122,20 @@ def test_time_outside_of_the_training_does_not_count():
     assert (clock.read().batches, clock.read().images, clock.read().waited_s) == (1, 3, 0.0)
 
 
+def test_the_time_between_the_epochs_of_a_loop_does_not_count(tmp_path):
+    """A batch of images of several sizes is a list."""
+    from tfprep import train
+
+    with train.InputMonitor(tmp_path, every_s=60) as monitor:
+        for _ in range(2):
+            for _ in monitor.watch([{"image": [np.ones([5, n + 1]) for n in range(3)]}] for _ in range(2)):
+                pass
+            time.sleep(0.3)  # a validation
+    waits = monitor.samples[-1].waits
+    assert (waits.batches, waits.images) == (4, 12)
+    assert waits.window_s < 0.3
+
+
 def test_an_error_of_the_source_is_raised(timed, tf):
     batches, _ = timed(
         quiet(

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import keras
 import numpy as np
 import numpy.typing as npt
 
 from tfprep.errors import TrainError
-from tfprep.train.backend import tensorflow_in_use
+from tfprep.fields import batch_size_of
+from tfprep.train.backend import ends_data, tensorflow_in_use
 
 
 @dataclass(frozen=True)
@@ -185,18 +185,12 @@ class TimedIterator(Iterator[Any]):
         self._clock.asking()
         try:
             batch = next(self._batches)
-        except BaseException:  # also the end of the data
-            self._clock.ended()
+        except BaseException as error:
+            # What comes between two epochs of a loop, such as a validation, is not training.
+            (self._clock.pause if ends_data(error) else self._clock.ended)()
             raise
-        self._clock.answered(image_count(batch))
+        self._clock.answered(batch_size_of(batch))
         return batch
-
-
-def image_count(batch: Any) -> int:
-    """Return the size of the first axis of the first component, which is the images in a batch; 1 for a scalar."""
-    leaves = [leaf for leaf in keras.tree.flatten(batch) if leaf is not None]
-    shape = tuple(getattr(leaves[0], "shape", ())) if leaves else ()
-    return int(shape[0]) if shape else 1
 
 
 # --- inside a compiled step
