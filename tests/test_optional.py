@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 import pytest
@@ -11,7 +10,7 @@ import tfprep
 from tfprep import train
 from tfprep.cli import main
 from tfprep.errors import MissingDependencyError
-from tfprep.optional import OPTIONAL, cv2, require_package, tensorboard_shows
+from tfprep.optional import OPTIONAL, cv2, require_package
 
 WITHOUT_TENSORFLOW = """
 import sys
@@ -42,17 +41,6 @@ def test_error_says_what_to_install(missing, name, requirement):
         require_package(name, "this")
     with pytest.raises(ImportError, match=f"pip install {requirement}; that works$".replace("[", r"\[")):
         require_package(name, "this", "that works")
-
-
-def test_what_shows_a_folder_of_logs_says_what_to_install(missing, monkeypatch):
-    for name in ("tensorboard", "xprof"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-        sys.modules[name].__spec__ = ModuleSpec(name, None)
-    assert tensorboard_shows("logs", "xprof") == "tensorboard --logdir logs shows it"
-    missing("tensorboard")
-    assert tensorboard_shows("logs") == "tensorboard --logdir logs shows it (pip install tensorboard)"
-    missing("xprof")
-    assert tensorboard_shows("logs", "xprof") == "tensorboard --logdir logs shows it (pip install tensorboard xprof)"
 
 
 def test_loader_names_numpy_loader(missing, photos):

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfprep.errors import MissingDependencyError
 
-__all__ = [
-    "CV_CHANNELS", "HAS_OPENCV", "OPTIONAL", "cv2", "lazy_names", "missing_package", "require_package", "tensorboard_shows",
-]  # fmt: skip
+__all__ = ["CV_CHANNELS", "HAS_OPENCV", "OPTIONAL", "cv2", "lazy_names", "missing_package", "require_package"]
 
 OPTIONAL = {
     "cv2": ("OpenCV", "'tfprep[opencv]'"),
@@ -54,13 +52,6 @@ def missing_package(error: ModuleNotFoundError, feature: str) -> str | None:
     """Return what to install if an import failed because an optional package is missing; None if it failed otherwise."""
     name = (error.name or "").partition(".")[0]
     return _message(name, feature) if name in OPTIONAL else None
-
-
-def tensorboard_shows(folder: object, *packages: str) -> str:
-    """Return how to look at a folder of logs, with what TensorBoard (and its plugins, `packages`) still needs."""
-    missing = [name for name in ("tensorboard", *packages) if importlib.util.find_spec(name) is None]
-    install = f" (pip install {' '.join(missing)})" if missing else ""
-    return f"tensorboard --logdir {folder} shows it{install}"
 
 
 def _message(name: str, feature: str) -> str:

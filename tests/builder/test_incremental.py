@@ -125,6 +125,7 @@ def test_other_code_is_accepted_for_the_shards_that_differ_in_nothing_else(own, 
     own.change_recipe("FACTOR = 2.0", "FACTOR = 2.0 + 0")
     own.add("train/dog/new", 5)
     events = []
+    assert own.due(accept_code=True) == CODE.replace("6", "1", 1)
     assert own.build(accept_code=True, on_event=events.append).built_shards == 1
     assert "5 shards are kept as they are although" in "".join(event.text for event in events if event.name == "code")
     assert own.due() == NOTHING

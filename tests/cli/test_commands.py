@@ -80,7 +80,9 @@ def test_build_explains_reports_its_work_and_then_that_nothing_is_to_do(run, suc
     assert "(10 samples would be built)" in run(*order, "--explain", "--limit", 10)[1]
     _, out, err = run(*order, "--dry-run", "--json")
     assert "a recipe may print" in err
-    assert len(json.loads(out)) == 2
+    planned = json.loads(out)
+    assert (len(planned["shards"]), *planned["expected"]) == (2, "bytes", "seconds")
+    assert len(json.loads(run(*order, "--explain", "--json")[1])) == 2
     out = succeed(*order)
     assert "40 samples, 70 records" in out
     assert "Built 40 samples" in out
@@ -267,6 +269,7 @@ def suggestion(option, *possibilities):
         (["bild"], 2, "No such command 'bild'. Did you mean 'build'?"),
         (["frobnicate"], 2, "No such command 'frobnicate'. There are build, index, fields,"),
         (["build", "recipe.py", "--uot", "x"], 2, suggestion("--uot", "--out", "--quiet")),
+        (["fields", "add", "out", "{recipe}", "--part", ""], 2, "a part is written as NUMBER/PARTS"),
         (["--vresion"], 2, suggestion("--vresion", "--version")),
         (["show", "nowhere"], 1, "does not exist"),
         (["show", "{photos}"], 1, "`tfprep init` writes a recipe for raw images"),

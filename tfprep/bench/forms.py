@@ -35,6 +35,7 @@ IN_MEMORY = 0.6
 """A dataset below this share of the memory is assumed to stay in the page cache."""
 _EXPECTED_SAMPLES = 32
 _BUDGET = Budget(3, 1.0, 0.5, 2)
+_IMAGES_AS: dict[str, Codec] = {"JPEG 95": Jpeg(95), "JPEG 85": Jpeg(85), "PNG": Png(), "Zstd": Zstd(), "raw": Raw()}
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,8 @@ def forms_of(recipe: Recipe, kinds: Mapping[str, Kind]) -> list[Form]:
     def add(name: str, changed: Mapping[str, Codec]) -> None:
         result.append(Form(name, replace(recipe, store={**recipe.store, **changed})))
 
-    for codec in (Jpeg(95), Jpeg(85), Png(), Zstd(), Raw()) if images else ():
-        add(f"images as {codec_name(codec)}", dict.fromkeys(images, codec))
+    for name, codec in _IMAGES_AS.items() if images else ():
+        add(f"images as {name}", dict.fromkeys(images, codec))
     if masks_and_maps:
         add("masks and maps as Zstd", small)
         add("masks and maps as raw", large)
@@ -83,14 +84,6 @@ def forms_of(recipe: Recipe, kinds: Mapping[str, Kind]) -> list[Form]:
     for form in result:
         distinct.setdefault((form.recipe.fingerprint("train"), tuple(form.at_load)), form)
     return list(distinct.values())
-
-
-def codec_name(codec: Codec) -> str:
-    """Return the name of a codec, such as `JPEG 95`, `PNG`, `Zstd` or `raw`."""
-    described = codec.describe()
-    name = str(described["codec"])
-    shown = {"jpeg": "JPEG", "png": "PNG", "zstd": "Zstd"}.get(name, name)
-    return f"{shown} {described['quality']}" if "quality" in described else shown
 
 
 @dataclass(frozen=True)
@@ -221,14 +214,14 @@ def _build(form: Form, root: Path, out: Path, options: BuildOptions) -> Built:
     return Built(form, data, summary.samples, summary.bytes, workers, fixed_s, took_s / summary.samples)
 
 
-def expected_build(recipe: Recipe, root: Path, samples: int, *, of: int = _EXPECTED_SAMPLES) -> tuple[float, float]:
+def expected_build(recipe: Recipe, root: Path, samples: int, workers: int | None = None) -> tuple[float, float]:
     """Predict the size and the time of a build from one of a few samples, in a temporary folder.
 
     Args:
         recipe: The recipe.
         root: The folder of its raw files.
         samples: Samples that are to be built, with all their variants.
-        of: Samples to build for it.
+        workers: Worker processes, as for a build.
 
     Returns:
         Bytes and seconds.
@@ -237,7 +230,8 @@ def expected_build(recipe: Recipe, root: Path, samples: int, *, of: int = _EXPEC
         BuildError: None of the samples can be built.
     """
     with tempfile.TemporaryDirectory(prefix="tfprep-expected-") as scratch:
-        built = _build(Form("", recipe), root, Path(scratch) / "out", BuildOptions(limit=min(of, samples)))
+        options = BuildOptions(workers, limit=min(_EXPECTED_SAMPLES, samples))
+        built = _build(Form("", recipe), root, Path(scratch) / "out", options)
     return built.bytes / built.samples * samples, built.fixed_s + built.sample_s * samples / built.workers
 
 

@@ -71,7 +71,9 @@ def plan_build(
     limit: int | None = None,
     replace: bool = False,
     reshard: bool = False,
+    accept_code: bool = False,
     on_warning: Literal["keep", "reject"] = "keep",
+    verify: bool = False,
     part: Part | None = None,
 ) -> list[ShardState]:
     """Plan a build without writing anything.
@@ -80,7 +82,7 @@ def plan_build(
       recipe: The recipe, or the path of the Python file that defines `RECIPE`.
       out: The folder of the dataset.
       data: The folder of the raw files.
-      limit, replace, reshard, on_warning: As in `BuildOptions`.
+      limit, replace, reshard, accept_code, on_warning, verify: As in `BuildOptions`.
       part: Look only at the shards of this part.
 
     Returns:
@@ -97,7 +99,14 @@ def plan_build(
         check_folders(root, layout.out)
         options = BuildOptions(limit=limit, reshard=reshard, replace=replace, on_warning=on_warning)
         plan = _plan(loaded, root, layout, options)
-        return list(shard_states(plan, layout, part.shards(plan.starts) if part else None))
+        shards = part.shards(plan.starts) if part else None
+        states = list(shard_states(plan, layout, shards, verify=verify))
+    return _accepted(states) if accept_code else states
+
+
+def _accepted(states: Sequence[ShardState]) -> list[ShardState]:
+    """Return the states with the shards for which nothing but code has changed as up to date."""
+    return [replace(state, why="") if state.of_code else state for state in states]
 
 
 @dataclass
@@ -229,7 +238,7 @@ class Build:
                 withdraw_receipt(self.layout, state.split, state.shard)
         if of_code := [state for state in states if state.of_code]:
             self._settle_code(plan, of_code)
-            states = [replace(one, why="") if one.of_code and self.options.accept_code else one for one in states]
+            states = _accepted(states) if self.options.accept_code else states
         samples = sum(state.samples for state in states)
         self.log_event("planned", explain(states), samples=samples, shards=len(states))
         if plan.recipe.geometry and (warning := warning_of_opencv()):

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
+from textwrap import indent
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from tfprep import units
 from tfprep.cli import text
-from tfprep.cli.options import FILE, PATH, PLACE, POSITIVE, json_option, option, quiet_option, share
-from tfprep.errors import BuildError
+from tfprep.cli.options import FILE, PATH, PLACE, POSITIVE, json_option, option, part, quiet_option, share
 
 if TYPE_CHECKING:
     from tfprep.builder import BuildEvent, BuildProgress, BuildSummary, Part, PartSummary
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 @option("--address", help="Address of the Ray cluster. [default: the one that this machine belongs to]")
 @option(
     "--part",
+    type=part,
     metavar="I/N",
     help="Build only the shards of part I (from 0) of N, and publish nothing; parts may run at once on many machines.",
 )
@@ -72,7 +73,7 @@ def build_command(
     recipe: Path, out: str, data: str | None, workers: int | None, limit: int | None,
     on_bad: Literal["skip", "fail"], on_warning: Literal["keep", "reject"], max_bad: float, sample_timeout: float,
     replace: bool, hash: bool, reshard: bool, accept_code: bool, keep: int, verify: bool, engine: str,
-    address: str | None, part: str | None, finish: bool, explain: bool,
+    address: str | None, part: Part | None, finish: bool, explain: bool,
     dry_run: bool, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Build the dataset that the Python file RECIPE defines.
@@ -86,7 +87,8 @@ def build_command(
 
     data = data or None
     explain = explain or dry_run
-    chosen = _chosen_part(part, finish, explain)
+    if finish and (part is not None or explain):
+        raise click.UsageError("--finish is a step of its own, without --part and --dry-run")
     if engine == "local" and address is not None:
         raise click.UsageError("--address belongs to --engine ray")
     if engine == "ray" and (part is not None or finish or explain):
@@ -98,9 +100,10 @@ def build_command(
         cluster = Ray(address or "auto")
     if explain:
         planned = {
-            "limit": limit, "replace": replace, "reshard": reshard, "on_warning": on_warning, "part": chosen,
+            "limit": limit, "replace": replace, "reshard": reshard, "accept_code": accept_code, "on_warning": on_warning,
+            "verify": verify, "part": part,
         }  # fmt: skip
-        _explain(recipe, out, data, planned, as_json, with_size=dry_run)
+        _explain(recipe, out, data, planned, workers, as_json, with_size=dry_run)
         return
     options = BuildOptions(
         workers, limit, on_bad, max_bad, sample_timeout, replace, hash, reshard, accept_code, on_warning, keep, verify
@@ -120,8 +123,8 @@ def build_command(
         # The standard output is the summary's. Recipes may print, and so does Ray when a node dies, whatever it is told.
         with _progress(quiet or as_json) as on_progress, redirect_stdout(sys.stderr):
             told: dict[str, Any] = {"options": options, "on_progress": on_progress, "on_event": report}
-            if chosen is not None:
-                summary = build_part(recipe, out, data, part=chosen.number, parts=chosen.parts, **told)
+            if part is not None:
+                summary = build_part(recipe, out, data, part=part.number, parts=part.parts, **told)
             elif finish:
                 summary = finish_build(recipe, out, data, **told)
             else:
@@ -133,18 +136,7 @@ def build_command(
         paths = {name: str(path) for name, path in vars(summary).items() if name in ("out", "path")}
         text.print_json({**asdict(summary), **paths})
     elif not quiet:
-        text.echo(_part_text(summary) if chosen is not None else _summary_text(summary, finish))
-
-
-def _chosen_part(part: str | None, finish: bool, dry_run: bool) -> Part | None:
-    from tfprep.builder.options import parse_part
-
-    if finish and (part is not None or dry_run):
-        raise click.UsageError("--finish is a step of its own, without --part and --dry-run")
-    try:
-        return None if part is None else parse_part(part)
-    except BuildError as error:
-        raise click.UsageError(f"--part: {error}") from error
+        text.echo(_part_text(summary) if part is not None else _summary_text(summary, finish))
 
 
 def _part_text(summary: Any) -> str:
@@ -164,11 +156,7 @@ def _summary_text(summary: Any, finish: bool) -> str:
     from tfprep.cli.content import mixed_sizes
     from tfprep.dataset import open_dataset
 
-    rows = [("split", "samples", "variants", "shards", "size")]
-    rows += [
-        (name, split["samples"], split["variants"], split["shards"], units.size(split["bytes"]))
-        for name, split in summary.splits.items()
-    ]
+    data = open_dataset(summary.out)
     built, duration = summary.built_samples, units.duration(summary.seconds)
     if built:
         done = f"Built {units.number(built, 'sample')} in {duration} ({built / summary.seconds:,.0f} samples/s)."
@@ -177,7 +165,7 @@ def _summary_text(summary: Any, finish: bool) -> str:
     lines = [
         f"{summary.out}: {units.number(summary.samples, 'sample')}, {units.number(summary.records, 'record')}, "
         f"{units.number(summary.shards, 'shard')} per variant, {units.size(summary.bytes)}",
-        text.table(rows),
+        indent(repr(data.splits), "  "),
         done,
     ]
     if summary.rejected:
@@ -188,35 +176,39 @@ def _summary_text(summary: Any, finish: bool) -> str:
         lines.append(f"Left out or missing: {', '.join(counts)}")
     if built:
         lines.append(f"Report: {summary.path / 'report.html'}")
-    if sizes := mixed_sizes(open_dataset(summary.out).manifest):
+    if sizes := mixed_sizes(data.manifest):
         lines.append(sizes)
     return "\n".join(lines)
 
 
 def _explain(
-    recipe: Path, out: str, data: str | None, options: dict[str, Any], as_json: bool, *, with_size: bool
-) -> None:
+    recipe: Path, out: str, data: str | None, options: dict[str, Any], workers: int | None, as_json: bool, *, with_size: bool
+) -> None:  # fmt: skip
     from tfprep.builder import explain, plan_build
     from tfprep.recipe.file import data_root
 
     states = plan_build(recipe, out, data or data_root(recipe), **options)
     samples = sum(state.samples for state in states if not state.up_to_date)
     built = f" ({units.number(samples, 'sample')} would be built)" if samples else ""
-    expected = [_expected(recipe, data, samples)] if samples and with_size and not as_json else []
-    text.print_result(as_json, [asdict(state) for state in states], [explain(states) + built, *expected])
+    expected, line = _expected(recipe, data, samples, workers) if samples and with_size else (None, "")
+    shards = [asdict(state) for state in states]
+    lines = [explain(states) + built, *([line] if line else [])]
+    text.print_result(as_json, {"shards": shards, "expected": expected} if with_size else shards, lines)
 
 
-def _expected(recipe: Path, data: str | None, samples: int) -> str:
+def _expected(recipe: Path, data: str | None, samples: int, workers: int | None) -> tuple[dict[str, float] | None, str]:
+    """Return the size and the time to expect, None where a sample cannot be built, and a line that says it."""
     from tfprep.bench.forms import expected_build
     from tfprep.errors import TfprepError
     from tfprep.recipe.file import data_root, load_recipe
     from tfprep.storage.urls import folder_at
 
     try:
-        nbytes, seconds = expected_build(load_recipe(recipe), folder_at(data or data_root(recipe)), samples)
+        nbytes, seconds = expected_build(load_recipe(recipe), folder_at(data or data_root(recipe)), samples, workers)
     except TfprepError as error:  # what is due is known nevertheless
-        return f"Size and time are not known: a sample cannot be built: {error}"
-    return f"Expected, from a sample: {units.size(nbytes)} in {units.duration(seconds)} on this machine"
+        return None, f"Size and time are not known: a sample cannot be built: {error}"
+    line = f"Expected, from a sample: {units.size(nbytes)} in {units.duration(seconds)} on this machine"
+    return {"bytes": nbytes, "seconds": seconds}, line
 
 
 @contextmanager
@@ -249,26 +241,26 @@ def fields_command() -> None:
 @fields_command.command("add")
 @click.argument("dataset")
 @click.argument("fields", type=FILE)
-@option("--part", metavar="NUMBER/PARTS", help="Compute one part of the shards, from 0, and publish nothing.")
+@option(
+    "--part", type=part, metavar="NUMBER/PARTS", help="Compute one part of the shards, from 0, and publish nothing."
+)
 @option("--replace", is_flag=True, help="Allow fields of the same name by another model to be replaced.")
 @option("--verify", is_flag=True, help="Read all computed shards, and compute again those that are damaged.")
 @json_option
 @quiet_option
 def add_command(
-    dataset: str, fields: Path, part: str | None, replace: bool, verify: bool, as_json: bool, quiet: bool
+    dataset: str, fields: Path, part: Part | None, replace: bool, verify: bool, as_json: bool, quiet: bool
 ) -> None:
     """Compute the FIELDS of a Python file with a model, for the dataset in DATASET (a path or a URL), and store them beside it.
 
     The file defines FIELDS = tfprep.ModelFields(...). The dataset's own shards do not change. The same command again computes
     only what is missing, or of a changed model or shard.
     """
-    from tfprep.builder.options import parse_part
     from tfprep.model_fields import add_fields
 
-    chosen = parse_part(part) if part else None
     with text.progress("sample", quiet=quiet or as_json) as on_progress:
         summary = add_fields(
-            dataset, fields, part=(chosen.number, chosen.parts) if chosen else None, replace=replace, verify=verify,
+            dataset, fields, part=(part.number, part.parts) if part else None, replace=replace, verify=verify,
             on_progress=on_progress,
         )  # fmt: skip
     if as_json or not quiet:

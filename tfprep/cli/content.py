@@ -8,6 +8,7 @@ from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from shlex import quote
+from textwrap import indent
 from typing import TYPE_CHECKING
 
 import click
@@ -40,9 +41,7 @@ def info_command(folder: str, as_json: bool) -> None:
         text.print_json(asdict(manifest))
         return
     text.echo(f"{manifest.name} in {folder}")
-    rows = [("split", "samples", "variants", "shards", "size")]
-    splits = manifest.splits.items()
-    text.echo(text.table([*rows, *((n, s.samples, s.variants, s.shards, units.size(s.bytes)) for n, s in splits)]))
+    text.echo(indent(repr(data.splits), "  "))
     text.echo(_fields(manifest))
     if manifest.class_counts:
         text.echo(_classes(manifest))

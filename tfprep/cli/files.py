@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
+from textwrap import indent
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -61,20 +62,20 @@ def index_command(
     if as_json:
         text.print_json(_plain(report, seconds))
     elif not quiet:
+        from tfprep.dataset.dataset import Splits
         from tfprep.dataset.imported.shards import root_of
         from tfprep.dataset.versions import version_folder
 
         manifest = report.manifest
         root = root_of(version_folder(report.out, 1), manifest)
         place = os.path.normpath(root) if isinstance(root, Path) else str(root)
-        rows = [("split", "samples", "shards", "size")]
         fields = [("field", "feature", "kind", "shape", "dtype", "where, balance")]
         for field in report.fields:
             spec, where = field.spec, "yes" if field.column else "-"
             fields.append((field.name, field.feature, spec.kind, spec.sides, spec.dtype, where))
         parts = [
             f"{report.out}: a dataset of the TFRecords in {place}",
-            text.table([*rows, *((n, s.samples, s.shards, units.size(s.bytes)) for n, s in manifest.splits.items())]),
+            indent(repr(Splits(manifest.splits)), "  "),
             text.table(fields),
         ]
         if manifest.imported and manifest.imported.left_out:
@@ -99,29 +100,15 @@ def index_command(
 
 
 def _plain(report: IndexReport, seconds: float) -> dict[str, Any]:
-    manifest = report.manifest
-    left_out = manifest.imported.left_out if manifest.imported else {}
+    splits, imported = report.manifest.splits.items(), report.manifest.imported
     return {
-        "out": str(report.out),
-        "splits": {
-            name: {"samples": info.samples, "shards": info.shards, "bytes": info.bytes}
-            for name, info in manifest.splits.items()
-        },
-        "fields": [
-            {
-                "name": field.name, "feature": field.feature, "kind": field.spec.kind, "shape": field.spec.shape,
-                "dtype": field.spec.dtype, "column": field.column, "classes": len(field.classes), "note": field.note,
-            }
-            for field in report.fields
-        ],
-        "left_out": [{"feature": feature, "reason": reason} for feature, reason in left_out.items()],
-        "rejected": manifest.rejected,
-        "scanned": list(report.scanned),
-        "scanned_bytes": report.bytes,
-        "changed": list(report.changed),
-        "missing": list(report.missing),
+        **asdict(report),
+        "manifest": report.out / "current/manifest.json",
+        "splits": {n: {"samples": s.samples, "shards": s.shards, "bytes": s.bytes} for n, s in splits},
+        "left_out": imported.left_out if imported else {},
+        "rejected": report.manifest.rejected,
         "seconds": seconds,
-    }  # fmt: skip
+    }
 
 
 @click.command("verify")

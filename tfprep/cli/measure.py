@@ -81,10 +81,11 @@ def bench_command(folder: str, as_json: bool, html: Path | None, fail_if_waiting
     from tfprep.load import open as open_data
 
     start_tensorflow("tfprep bench")
+    loader = {name: flags[name] for name in ("threads", "order", "cache", "memory_budget")}
     options = BenchOptions(
         split=flags["split"],
         batch_size=flags["batch_size"],
-        loader=_loader_options(flags),
+        loader={name: False if value == "none" else value for name, value in loader.items() if value is not None},
         rounds=flags["rounds"],
         seconds=flags["seconds"],
         tolerated=TOLERATED if fail_if_waiting is None else fail_if_waiting,
@@ -126,12 +127,6 @@ def _check_given(flags: dict[str, Any]) -> None:
         for needed, others in (("forms", ("data", "samples")), ("model_name", ("inputs", "targets"))):
             if name in others and not flags[needed]:
                 raise click.UsageError(f"{option_name} belongs to --{needed.removesuffix('_name')}")
-
-
-def _loader_options(flags: dict[str, Any]) -> dict[str, Any]:
-    names = ("threads", "order", "cache", "memory_budget")
-    options = {name: flags[name] for name in names if flags[name] is not None}
-    return {name: False if value == "none" else value for name, value in options.items()}
 
 
 def _repeated(name: str, make: Callable[[], Iterable[Any]]) -> Iterator[Any]:

@@ -7,11 +7,14 @@ import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfprep.errors import LoaderError
+from tfprep.errors import BuildError, LoaderError
+
+if TYPE_CHECKING:
+    from tfprep.builder import Part
 
 
 class _Path(click.Path):
@@ -61,6 +64,16 @@ def share(value: str) -> float:
     if not 0 <= number <= 1:
         raise click.BadParameter(f"expected a share such as 1% or 0.01, not {value!r}")
     return number
+
+
+def part(value: str) -> Part:
+    """Return a part of a build, such as `3/16`."""
+    from tfprep.builder.options import parse_part
+
+    try:
+        return parse_part(value)
+    except BuildError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 def named(text: str) -> Any:

@@ -95,13 +95,14 @@ def compare(old: Dataset, new: Dataset) -> Difference:
     raw = both[~_equal(a.sources, place[both], b.sources, both)]
     same = np.setdiff1d(both, raw)
     recipe = same[a.record[place[same]] != b.record[same]]
+    sizes = [{name: split.samples for name, split in data.splits.items()} for data in (old, new)]
     return Difference(
         added=_listed(b.keys, added),
         removed=_listed(a.keys, removed),
         moved=dict(_moved(a, b, place, both)),
         raw_changed=_listed(b.keys, raw),
         recipe_changed=_listed(b.keys, recipe),
-        samples={name: (_size(old, name), _size(new, name)) for name in dict.fromkeys([*old.splits, *new.splits])},
+        samples={n: (sizes[0].get(n, 0), sizes[1].get(n, 0)) for n in dict.fromkeys([*old.splits, *new.splits])},
         variants=_unequal({n: s.variants for n, s in old.splits.items()}, {n: s.variants for n, s in new.splits.items()}, 0),
         fields=_unequal(_field_texts(old), _field_texts(new), None),
         recipe=tuple(what_changed(old.manifest.recipe, new.manifest.recipe)),
@@ -150,10 +151,6 @@ def _moved(a: _Samples, b: _Samples, place: Array, both: Array) -> Iterator[tupl
     names = [f"{a.splits[int(place[row])]} -> {b.splits[row]}" for row in rows.tolist()]
     for name in dict.fromkeys(names):
         yield name, _listed(b.keys, rows[[other == name for other in names]])
-
-
-def _size(data: Dataset, split: str) -> int:
-    return data.splits[split].samples if split in data.splits else 0
 
 
 def _unequal(old: Mapping[str, Any], new: Mapping[str, Any], absent: Any) -> dict[str, tuple[Any, Any]]:

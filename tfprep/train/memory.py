@@ -17,7 +17,6 @@ from tfprep.limits import available_memory
 from tfprep.pool import ending_of
 from tfprep.train.isolation import fresh_process, give_back, require_picklable
 
-_MB = 1e6
 _POLL_S = 0.02
 """Time between two looks at the memory of a trial: 0.1 % of a processor."""
 
@@ -49,16 +48,11 @@ class MemoryReport:
         return self.parameters + self.gradients + self.optimizer + self.input_buffers
 
     def __str__(self) -> str:
-        sizes = {
-            "parameters": self.parameters,
-            "gradients": self.gradients,
-            "optimizer": self.optimizer,
-            "input buffers": self.input_buffers,
-            "counted": self.counted,
-        }
+        names = ("parameters", "gradients", "optimizer", "input_buffers", "counted")
+        sizes = {name.replace("_", " "): getattr(self, name) for name in names}
         if self.measured_peak is not None:
             sizes["one step, measured"] = self.measured_peak
-        lines = [f"{name:24s}{size / _MB:12,.1f} MB" for name, size in sizes.items()]
+        lines = [f"{name:24s}{size / 1e6:12,.1f} MB" for name, size in sizes.items()]
         if self.measured_peak is None:
             lines.append(
                 "without activations, which are measured only on a GPU with TensorFlow; find_batch_size tries what fits"

@@ -10,7 +10,6 @@ import keras
 import tensorflow as tf
 
 from tfprep.errors import TrainError
-from tfprep.optional import tensorboard_shows
 from tfprep.train.backend import require_backend
 
 _LOG = logging.getLogger("tfprep.train")
@@ -80,4 +79,5 @@ class profile(keras.callbacks.Callback):  # type: ignore[misc] # named like the 
             profiles = self._log_dir.glob("plugins/profile/*/*.xplane.pb")
             newest = max(profiles, key=lambda path: path.stat().st_mtime_ns)  # two of one second share a folder
             self.folder = newest.parent
-            _LOG.warning("profile: wrote %s; %s", self.folder, tensorboard_shows(self._log_dir, "xprof"))
+            shows = f"tensorboard --logdir {self._log_dir} shows it (pip install tensorboard xprof)"
+            _LOG.warning("profile: wrote %s; %s", self.folder, shows)

@@ -84,9 +84,8 @@ def report_page(data: Dataset, stats: DatasetStats, leaks: Leaks | None, facts: 
             "bytes": sum(split.bytes for split in splits),
         },
         splits=[
-            (name, f"{one.samples:,}", str(one.variants), str(one.shards), size(one.bytes),
-             size(one.bytes / max(1, one.samples * one.variants)))
-            for name, one in data.manifest.splits.items()
+            (*row, size(split.bytes / max(1, split.samples * split.variants)))
+            for row, split in zip(Splits(data.splits).rows()[1:], splits, strict=True)
         ],
         fields=[
             (name, info.spec.kind, info.spec.dtype, info.spec.sides, str(info.codec.get("codec", "")))
