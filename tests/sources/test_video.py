@@ -42,6 +42,16 @@ def test_frames_at_a_distance(tmp_path, every, numbers):
     check(fields, "a.mkv", numbers)
 
 
+def test_another_version_of_the_decoder_makes_its_own_copy(tmp_path, staging, monkeypatch):
+    write(tmp_path / "raw/a.mkv", range(2))
+    listings = []
+    for version in (av.__version__, av.__version__, f"{av.__version__}.1"):
+        monkeypatch.setattr(av, "__version__", version)
+        listings.append([entry.files for entry in sources.Video("*.mkv", 1).scan(tmp_path / "raw").entries])
+        assert len(list(staging.iterdir())) == 1
+    assert listings[0] == listings[1] != listings[2]
+
+
 def test_the_frames_of_a_file_are_in_one_split(tmp_path, staging):
     for name in "abcdefghijkl":
         write(tmp_path / f"raw/{'cat' if name < 'g' else 'dog'}/{name}.mkv", range(4))

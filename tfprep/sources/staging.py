@@ -1,8 +1,8 @@
 """Copies of raw files whose parts cannot be read by themselves, in a form whose parts can: made once, kept for later builds.
 
-They are in the folder that TFPREP_STAGING names, by default `~/.cache/tfprep/staging`. A copy belongs to one state of its file;
-its name holds its size: a copy that was cut short is made again, and so is that of a file that has changed. The folder may be
-deleted at any time: the next build makes what it needs again.
+They are in the folder that TFPREP_STAGING names, by default `~/.cache/tfprep/staging`. A copy belongs to one state of its file,
+and to one version of the library that decodes it; its name holds its size: a copy that was cut short is made again. The folder
+may be deleted at any time: the next build makes what it needs again.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ from tfprep.storage.local import whole_file, writing
 VARIABLE = "TFPREP_STAGING"
 
 
-def staged(path: Path, kind: str, write: Callable[[BinaryIO], None]) -> Path:
+def staged(path: Path, kind: str, write: Callable[[BinaryIO], None], maker: str = "") -> Path:
     """Return the copy of a file, and make it if there is none of the file's present state.
 
     Args:
         path: The raw file, as a source gets it from its root.
         kind: What the copy holds, as the suffix of its name; a file may have several copies.
         write: Writes the copy.
+        maker: The version of a library that decides what is written.
 
     Raises:
         SourceError: The raw file cannot be read, or the copy does not fit on the disk.
         BuildError: The disk is read-only.
     """
     state = state_of(path)
-    name, version = _digest(str(path.absolute()), kind), _digest(f"{state.text} {state.identity}")
+    name, version = _digest(str(path.absolute()), kind), _digest(f"{state.text} {state.identity}{maker}")
     folder = _folder()
     for copy in folder.glob(f"{name}-{version}-*"):
         if copy.name == f"{name}-{version}-{copy.stat().st_size}{kind}":  # of the size that was written
@@ -67,7 +68,9 @@ def staged(path: Path, kind: str, write: Callable[[BinaryIO], None]) -> Path:
     return copy
 
 
-def staged_files(path: Path, kind: str, files: Callable[[Path], Iterable[bytes | None]]) -> tuple[Path, Array, Array]:
+def staged_files(
+    path: Path, kind: str, files: Callable[[Path], Iterable[bytes | None]], maker: str = ""
+) -> tuple[Path, Array, Array]:
     """Return the copy of what `files` yields of a file, and the first byte and the length of each (-1: there is none).
 
     The copy holds them one after another, then their lengths as int64, then their number as int64.
@@ -80,7 +83,7 @@ def staged_files(path: Path, kind: str, files: Callable[[Path], Iterable[bytes |
             lengths.append(-1 if content is None else len(content))
         target.write(lengths.tobytes() + np.int64(len(lengths)).tobytes())
 
-    copy = staged(path, kind, write)
+    copy = staged(path, kind, write, maker)
     with copy.open("rb") as file:
         file.seek(-8, 2)
         (count,) = np.frombuffer(file.read(8), np.int64)

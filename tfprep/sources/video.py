@@ -96,9 +96,11 @@ class Video:
         return compile_pattern(self.videos, "Video: videos")
 
     def _rows(self, root: Path, classes: tuple[str, ...] | None, tally: Counter[str]) -> Iterator[Row]:
+        import av
+
         for video in listed_images(root, self._pattern(), splits=self.splits, classes=classes, tally=tally):
             path = video.path
-            copy, starts, lengths = staged_files(root / path, f".{self.every}.parts", self._parts)
+            copy, starts, lengths = staged_files(root / path, f".{self.every}.parts", self._parts, av.__version__)
             *frames, note = zip(starts.tolist(), lengths.tolist(), strict=True)
             numbers = range(0, len(frames) * self.every, self.every)
             found = [
