@@ -102,6 +102,7 @@ VALUES = [
     ([{"kind": kind} for kind in ("a", None, "b", "a")], LABEL, [(0,), (None,), (1,), (0,)], ["csv", "jsonl", "parquet"]),
     ([{"n": 1}, {"n": None}], N, [(1,), (None,)], ["csv", "jsonl", "parquet"]),
     ([{}, {"n": "wau"}], {"fields": {"n": ("text", "n")}}, [(None,), ("wau",)], ["jsonl"]),
+    ([{"n": float("nan")}, {"n": 7.5}], {"fields": {"n": ("text", "n")}}, [(None,), ("7.5",)], ["jsonl", "parquet"]),
     # Classes that are numbers are sorted by value; given ones have their numbers, or are these.
     ([{"kind": n} for n in (10, 2, 0, 1, *range(3, 10))], LABEL, [(n,) for n in (10, 2, 0, 1, *range(3, 10))], list(WRITERS)),
     ([{"kind": "b"}, {"kind": "a"}], {**LABEL, "classes": {"label": ("b", "a")}}, [(0,), (1,)], ["jsonl"]),

@@ -163,7 +163,7 @@ def value_cell(cell: Any, kind: Kind, numbers: Mapping[str, int], separator: str
     if kind != "text":
         raise SourceError(f"expected a list of rows of numbers (JSON lines or Parquet); got {cell!r:.60}")
     if isinstance(cell, bool | int | float):
-        return str(cell)
+        return None if math.isnan(cell) else str(cell)
     raise SourceError(f"expected text; got {cell!r:.60}")
 
 
