@@ -36,7 +36,6 @@ from tfprep.images.pillow import (
 )
 from tfprep.optional import HAS_OPENCV, cv2
 
-_END = 0xD9
 _SEQUENTIAL = {0xC0, 0xC1}
 """The codes of the markers (ITU-T T.81, table B.1) of sequential frames with Huffman coding."""
 _PLAIN_SEGMENTS = {*_SEQUENTIAL, 0xC4, 0xDB, 0xDD, SCAN}
@@ -120,25 +119,19 @@ def certain_to_decode(data: bytes) -> bool:
 
 def _without_scan_data(data: bytes) -> bytes | None:
     """The segments of a sequential JPEG of one scan, from its first to its last byte; None for any other."""
-    kept, codes, at = [data[:2]], [], 2
-    # The code of the marker here; 0, which is none, where no marker stands here.
-    while (code := data[at + 1] if data[at : at + 1] == b"\xff" and at + 1 < len(data) else 0) != _END:
-        end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-        if code not in _PLAIN_SEGMENTS | _COMMENTS or not at + 4 <= end <= len(data):
-            return None
-        if code == SCAN and SCAN in codes:  # a second one: what follows a scan is searched once
-            return None
-        if code not in _COMMENTS:
-            kept.append(data[at:end])
-            codes.append(code)
-        at = end
-        if code == SCAN:
-            scan = np.frombuffer(data, np.uint8, offset=at)
-            marks = np.flatnonzero(scan[:-1] == 0xFF)  # a twentieth of the time of a regular expression
-            marks = marks[~_IN_SCAN[scan[marks + 1]]]
-            at = at + int(marks[0]) if marks.size else len(data)
-    plain = SCAN in codes and sum(code in _SEQUENTIAL for code in codes) == 1
-    return b"".join([*kept, data[at:]]) if plain and at + 2 == len(data) else None
+    segments = list(jpeg_segments(data))
+    codes = [code for code, _, _ in segments]
+    if SCAN not in codes or {*codes} - _PLAIN_SEGMENTS - _COMMENTS or sum(code in _SEQUENTIAL for code in codes) != 1:
+        return None
+    at = segments[-1][2]
+    scan = np.frombuffer(data, np.uint8, offset=min(at, len(data)))
+    marks = np.flatnonzero(scan[:-1] == 0xFF)  # a twentieth of the time of a regular expression
+    marks = marks[~_IN_SCAN[scan[marks + 1]]]
+    if not marks.size or data[at + int(marks[0]) :] != JPEG_END:
+        return None
+    # The code of a marker is in the two bytes before the length of its segment.
+    kept = [data[start - 4 : end] for code, start, end in segments if code not in _COMMENTS]
+    return b"".join([data[:2], *kept, JPEG_END])
 
 
 def decode_stored_jpeg(

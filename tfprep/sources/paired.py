@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from tfprep.fields import Array, Kind, Size
 from tfprep.sources.cells import FILE_KINDS
 from tfprep.sources.folder import Splits, check_common, class_names, dicom_group, fitting, listed_images
 from tfprep.sources.patterns import Companions, Pattern, compile_pattern, walk
-from tfprep.sources.pixels import Pixels, pixel_decoders, renumbered
+from tfprep.sources.pixels import Pixels, pixel_decoders
 from tfprep.sources.source import Entry, FieldDecoder, Listing, check_fields, constructor_text, key_of
 from tfprep.sources.splits import Row, listing_of
 
@@ -190,10 +190,21 @@ class MappedMask:
             known: dict[int | None, int] = {int(np.array(color) @ _CODE): number for color, number in self.palette}
             rule = f"is not in the palette of {len(known)} colors"
             codes = images.decode_image(data, background=None).astype(np.int64) @ _CODE
-            stored = renumbered(codes, known, lambda c: f"the color {(c >> 16, c >> 8 & 255, c & 255)} {rule}")
-        known_numbers = f"one of the {len(numbers)} numbers that have a class"
-        strange = lambda number: f"the number {number} in the mask is not {known_numbers}"  # noqa: E731
-        return renumbered(stored, numbers, strange) if numbers else stored
+            stored = _renumbered(codes, known, lambda c: f"the color {(c >> 16, c >> 8 & 255, c & 255)} {rule}")
+        if not numbers:
+            return stored
+        rule = f"in the mask is not one of the {len(numbers)} numbers that have a class"
+        return _renumbered(stored, numbers, lambda number: f"the number {number} {rule}")
+
+
+def _renumbered(stored: Array, numbers: Mapping[int | None, int], fault: Callable[[int], str]) -> Array:
+    """The class number of each number [H, W], uint8 or uint16 by the highest that is possible; that of None is for others."""
+    present, places = np.unique(stored, return_inverse=True)
+    found = [numbers.get(number, numbers.get(None)) for number in present.tolist()]
+    if None in found:
+        raise SampleError(fault(int(present[found.index(None)])))
+    dtype = np.uint8 if max(numbers.values()) <= 255 else np.uint16
+    return np.asarray(np.array(found, dtype)[places.reshape(stored.shape)])
 
 
 _CODE = np.array([1 << 16, 1 << 8, 1])

@@ -148,26 +148,6 @@ def pixel_decoders(pixels: Mapping[str, Pixels]) -> dict[str, FieldDecoder]:
     return {name: PixelDecoder(name, options) for name, options in pixels.items()}
 
 
-def renumbered(stored: Array, numbers: Mapping[int | None, int], rule: Callable[[int], str]) -> Array:
-    """Return the class number of each number of a mask's file, uint8 or uint16 by the highest that is possible.
-
-    Args:
-        stored: Whole numbers [H, W].
-        numbers: The class numbers; that of None is for all others.
-        rule: Returns the message for a number without a class.
-
-    Raises:
-        SampleError: A number has no class.
-    """
-    present, places = np.unique(stored, return_inverse=True)
-    strange = [number for number in present.tolist() if number not in numbers and None not in numbers]
-    if strange:
-        raise SampleError(rule(strange[0]))
-    found = [numbers[number] if number in numbers else numbers[None] for number in present.tolist()]
-    dtype = np.uint8 if max(numbers.values()) <= 255 else np.uint16
-    return np.asarray(np.array(found, dtype)[places.reshape(stored.shape)])
-
-
 def check_pixels_option(pixels: Any, kinds: Mapping[str, Kind], where: str) -> dict[str, Pixels]:
     """Return the option as a dict. RecipeError unless it gives `Pixels` for fields that are images or maps."""
     if not isinstance(pixels, Mapping) or not all(isinstance(options, Pixels) for options in pixels.values()):

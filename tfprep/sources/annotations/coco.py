@@ -10,7 +10,7 @@ import json
 import re
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -165,13 +165,19 @@ class CocoFile:
     def read(path: Path) -> CocoFile:
         """Read the file. SourceError if it is not JSON, or not as COCO's format says."""
         text, keys = JsonText(path), {"images": "id", "annotations": "image_id"}
-        places = {name: _Places(f"{path}: {name}", key) for name, key in keys.items()}
-        members = text.members({name: of_name.add for name, of_name in places.items()})
-        if missing := set(places) - set(members):
+        found: dict[str, tuple[array[int], array[int]]] = {}
+        categories: tuple[Any, ...] = ()
+        for name, place, start, value in text.members(keys):
+            if name == "categories" and isinstance(value, list):
+                categories = tuple(value)
+            elif name in keys and place < 0:
+                found[name] = array("q"), array("q")
+            elif name in keys:
+                found[name][0].append(_id(value, keys[name], f"{path}: {name}[{place}]"))
+                found[name][1].append(start)
+        if missing := keys.keys() - found.keys():
             raise SourceError(f"{path}: no {' and no '.join(sorted(missing))}; is this a COCO file?")
-        (ids, images), (of_image, annotations) = (of_name.arrays() for of_name in places.values())
-        categories = members.get("categories")
-        categories = tuple(categories) if isinstance(categories, list) else ()
+        (ids, images), (of_image, annotations) = (map(np.array, found[name]) for name in keys)
         if len(np.unique(ids)) < len(ids):
             raise SourceError(f"{path}: two images have one id; give each its own")
         first = text.value(int(annotations[0])) if len(annotations) else {}
@@ -270,26 +276,13 @@ def image_file_name(image: Mapping[str, Any]) -> Any:
     return name.replace("\\", "/") if isinstance(name, str) else name
 
 
-class _Places:
-    """The ids of the elements of an array, and the characters at which they begin."""
-
-    def __init__(self, where: str, key: str) -> None:
-        self._where, self._key = where, key
-        self._ids, self._starts = array("q"), array("q")
-
-    def add(self, value: Any, start: int) -> None:
-        number = value.get(self._key) if isinstance(value, dict) else None
-        if isinstance(number, float) and number.is_integer():
-            number = int(number)
-        if not isinstance(number, int) or abs(number) > np.iinfo(np.int64).max:
-            place = f"{self._where}[{len(self._ids)}]"
-            raise SourceError(f"{place} has no {self._key!r}, a whole number of 64 bits; got {value!r:.80}")
-        self._ids.append(number)
-        self._starts.append(start)
-
-    def arrays(self) -> tuple[Array, Array]:
-        """Return both as int64 [N]."""
-        return np.array(self._ids, np.int64), np.array(self._starts, np.int64)
+def _id(value: Any, key: str, place: str) -> int:
+    number = value.get(key) if isinstance(value, dict) else None
+    if isinstance(number, float) and number.is_integer():
+        number = int(number)
+    if not isinstance(number, int) or abs(number) > np.iinfo(np.int64).max:
+        raise SourceError(f"{place} has no {key!r}, a whole number of 64 bits; got {value!r:.80}")
+    return number
 
 
 _DECODER = json.JSONDecoder()
@@ -316,37 +309,28 @@ class JsonText:
         """Return the value that begins at a character."""
         return self._decoded(start)[0]
 
-    def members(self, take: Mapping[str, Callable[[Any, int], None]]) -> dict[str, Any]:
-        """Return the values of the outermost object by name; None for the arrays whose elements `take` gets.
-
-        Args:
-            take: By the name of an array, what gets each of its elements and the character at which it begins.
-        """
-        members: dict[str, Any] = {}
-        at = self._expect(0, "{")
+    def members(self, arrays: Collection[str]) -> Iterator[tuple[str, int, int, Any]]:
+        """Yield name, -1, first character and value of each member of the outermost object. The value of `arrays` is None; after
+        them follow their elements, each with its place from 0."""
+        at, is_first = self._expect(0, "{"), True
         while self._text[at : at + 1] != "}":
-            at = self._expect(at, ",") if members else at
-            name, at = self._decoded(at)
-            at = self._expect(at, ":")
-            if name in take:
-                members[name], at = None, self._elements(at, take[name])
-            else:
-                members[str(name)], at = self._decoded(at)
-            at = self._skip(at)
+            name, at = self._decoded(at if is_first else self._expect(at, ","))
+            at, is_first = self._expect(at, ":"), False
+            if name not in arrays:
+                value, end = self._decoded(at)
+                yield name, -1, at, value
+                at = self._skip(end)
+                continue
+            yield name, -1, at, None
+            at, place = self._expect(at, "["), 0
+            while self._text[at : at + 1] != "]":
+                at = self._expect(at, ",") if place else at
+                value, end = self._decoded(at)
+                yield name, place, at, value
+                at, place = self._skip(end), place + 1
+            at = self._skip(at + 1)
         if (end := self._skip(at + 1)) < len(self._text):
             raise self._error("there is more after its end", end)
-        return members
-
-    def _elements(self, start: int, take: Callable[[Any, int], None]) -> int:
-        """Give away the elements of the array that begins at a character. Return the character after the array."""
-        at, is_first = self._expect(start, "["), True
-        while self._text[at : at + 1] != "]":
-            at = at if is_first else self._expect(at, ",")
-            is_first = False
-            value, end = self._decoded(at)
-            take(value, at)
-            at = self._skip(end)
-        return at + 1
 
     def _decoded(self, at: int) -> tuple[Any, int]:
         try:
