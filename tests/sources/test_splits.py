@@ -213,6 +213,22 @@ def test_a_group_stays_together_and_others_where_they_were(root, tmp_path):
         assert (grouped["a/2.jpg"], grouped["b/3.jpg"]) == (plain["a/2.jpg"], plain["b/3.jpg"])
 
 
+def test_a_list_of_other_data_is_an_error(root, tmp_path):
+    """As one that was written before the data was moved: it would leave out nothing, and keep nothing together."""
+    path = tmp_path / "list.csv"
+    fractions = Fractions(train=0.5, val=0.5, group_by=sources.GroupFile(path))
+    for source in (sources.Folder(splits=fractions), sources.Without(sources.Folder(), path)):
+        path.write_text("key,group\ndata/a/1.jpg,one\ndata/a/2.jpg,one\n")
+        with pytest.raises(
+            SourceError, match=r"list\.csv names no sample of this data: its keys, such as 'data/a/1\.jpg'"
+        ):
+            list(source.scan(root).entries)
+        path.write_text("key,group\na/1.jpg,one\ndata/a/2.jpg,one\n")
+        listing = source.scan(root)
+        assert list(listing.entries)
+        assert listing.tally["listed in list.csv, but not in the data"] == 1
+
+
 def test_a_sample_in_two_groups_is_an_error(tmp_path):
     path = tmp_path / "groups.csv"
     path.write_text("key,group\na,0\nb,0\nb,0\na,1\n")

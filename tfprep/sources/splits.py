@@ -19,9 +19,9 @@ import re
 from array import array
 from bisect import bisect_right
 from collections import ChainMap, Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -31,7 +31,7 @@ import numpy as np
 from tfprep.errors import RecipeError, SourceError
 from tfprep.fields import rarest_classes
 from tfprep.seeding import sample_hash
-from tfprep.sources.patterns import compile_pattern
+from tfprep.sources.patterns import Pattern, compile_pattern
 from tfprep.sources.raw import parse_reference
 from tfprep.sources.source import Entry, Listing, Source, constructor_text, key_of
 
@@ -127,43 +127,57 @@ def listing_of(
     tally = Counter(passed_over)
 
     def entries() -> Iterator[Entry]:
-        checked = set[str]()
-        for entry in assigned():
+        split_of: Callable[[int, Entry, str | None], str] | None = None
+        checked, group_file = set[str](), splits.group_by if isinstance(splits, Fractions) else None
+        if is_split_pattern(splits):
+            split_of = partial(_split_of_path, compile_pattern(str(splits), "splits"))
+        elif isinstance(splits, Fractions):
+            split_of = _drawn_splits(splits, values, rows)
+        listed = set(GroupFile(group_file.path).groups if isinstance(group_file, GroupFile) else ())
+        not_seen = set(listed)
+        for number, (found, column) in enumerate(rows(tally)):
+            entry = found
+            if split_of is not None:
+                entry = Entry(found.key, split_of(number, found, column), found.files, found.values)
             if (name := entry.split) not in checked:  # it is a part of the names of shards
                 if not _SPLIT_NAME.fullmatch(name) or _VARIANT_NAME.fullmatch(name):
                     rule = "a letter, then letters, digits and _, and no ending such as _v1, which names a variant"
                     raise SourceError(f"{entry.key}: expected the name of a split: {rule}; got {name!r}")
                 checked.add(name)
+            not_seen.discard(entry.key)
             yield entry
-
-    def assigned() -> Iterator[Entry]:
-        pattern = compile_pattern(str(splits), "splits") if is_split_pattern(splits) else None
-        fractions = splits if isinstance(splits, Fractions) else None
-        if fractions is not None:
-            unit = _unit(fractions)
-            label = values.index(fractions.stratify) if fractions.stratify else None
-            plain = tuple(int(border * _WHOLE) for border in fractions.borders())
-            strata, several = _cuts(fractions, label, rows)
-            names = tuple(fractions.shares())
-        for number, (entry, column) in enumerate(rows(tally)):
-            if pattern is not None:
-                if parse_reference(entry.files[0]).member:
-                    rule = f"{pattern.text!r} is a pattern of the paths of files, and {entry.key!r} is inside of one"
-                    raise SourceError(f"{rule}; write {{split}} into the pattern that names those files")
-                holes = pattern.match_path(entry.files[0])
-                if holes is None:
-                    raise SourceError(f"{entry.files[0]!r} does not fit {pattern.text!r}, which gives the splits")
-                yield replace(entry, split=key_of(holes["split"]))
-            elif fractions is not None:
-                position = sample_hash(fractions.seed, unit(entry.key, column))
-                ends = plain
-                if label is not None and (stratum := entry.values[label]) is not None:
-                    ends = strata.get(several.get(number, stratum), plain)
-                yield Entry(entry.key, names[bisect_right(ends, position)], entry.files, entry.values)
-            else:
-                yield entry
+        if isinstance(group_file, GroupFile):
+            tally.update(_not_in_the_data(group_file.path, listed, not_seen))
 
     return Listing(source.kinds(), files, values, entries(), classes, tally)
+
+
+def _split_of_path(pattern: Pattern, number: int, entry: Entry, column: str | None) -> str:
+    path = entry.files[0]
+    if parse_reference(path).member:
+        rule = f"{pattern.text!r} is a pattern of the paths of files, and {entry.key!r} is inside of one"
+        raise SourceError(f"{rule}; write {{split}} into the pattern that names those files")
+    if (holes := pattern.match_path(path)) is None:
+        raise SourceError(f"{path!r} does not fit {pattern.text!r}, which gives the splits")
+    return key_of(holes["split"])
+
+
+def _drawn_splits(
+    fractions: Fractions, values: tuple[str, ...], rows: Callable[[Counter[str]], Iterator[Row]]
+) -> Callable[[int, Entry, str | None], str]:
+    """Return the function from a sample's number, its entry and its group's column to its split."""
+    unit, names = _unit(fractions), tuple(fractions.shares())
+    label = values.index(fractions.stratify) if fractions.stratify else None
+    plain = tuple(int(border * _WHOLE) for border in fractions.borders())
+    strata, several = _cuts(fractions, label, rows)
+
+    def split_of(number: int, entry: Entry, column: str | None) -> str:
+        ends = plain
+        if label is not None and (stratum := entry.values[label]) is not None:
+            ends = strata.get(several.get(number, stratum), plain)
+        return names[bisect_right(ends, sample_hash(fractions.seed, unit(entry.key, column)))]
+
+    return split_of
 
 
 def is_split_pattern(splits: object) -> bool:
@@ -173,7 +187,7 @@ def is_split_pattern(splits: object) -> bool:
 
 def _unit(fractions: Fractions) -> Callable[[str, str | None], str]:
     """Return the function from a sample's key, and its column's value, to the text that is hashed."""
-    group_by = fractions.group_by
+    group_by: Any = fractions.group_by
     if group_by is None:
         return lambda key, column: f"split\0{key}"
     if fractions.by_column:
@@ -255,7 +269,7 @@ class Without:
     def scan(self, root: Path) -> Listing:
         """List the samples below `root` that the file does not name; see `Source.scan`."""
         excluded = set(_column(Path(self.path), "Without", ("key",))["key"])
-        listing, name = self.source.scan(root), Path(self.path).name
+        listing, reason = self.source.scan(root), f"listed in {Path(self.path).name}"
         own: dict[str, int] = {}
 
         def kept() -> Iterator[Entry]:
@@ -263,11 +277,10 @@ class Without:
             for entry in listing.entries:
                 if entry.key in excluded:
                     missing.discard(entry.key)
-                    own[f"listed in {name}"] = own.get(f"listed in {name}", 0) + 1
+                    own[reason] = own.get(reason, 0) + 1
                 else:
                     yield entry
-            if missing:
-                own[f"listed in {name}, but not in the data"] = len(missing)
+            own.update(_not_in_the_data(self.path, excluded, missing))
 
         # The tally of the other source is complete only once its entries are consumed.
         return replace(listing, entries=kept(), tally=ChainMap(own, listing.tally))  # type: ignore[arg-type]
@@ -288,10 +301,11 @@ class GroupFile:
 
     def __call__(self, key: str) -> str | None:
         """Return the group of a sample; None if it has none. Raises SourceError if the file cannot be read."""
-        return self._groups.get(key)
+        return self.groups.get(key)
 
     @cached_property
-    def _groups(self) -> dict[str, str]:
+    def groups(self) -> dict[str, str]:
+        """The group of each sample that the file names."""
         columns, groups = _column(Path(self.path), "GroupFile", ("key", "group")), dict[str, str]()
         for key, group in zip(columns["key"], columns["group"], strict=True):
             if groups.setdefault(key, group) != group:
@@ -300,6 +314,14 @@ class GroupFile:
         return groups
 
     __repr__ = constructor_text
+
+
+def _not_in_the_data(path: str | Path, keys: Set[str], missing: Set[str]) -> dict[str, int]:
+    """Return what a tally says of keys in a file that no sample has. SourceError if all of them are such."""
+    if missing and len(missing) == len(keys):
+        rule = f"{path} names no sample of this data: its keys, such as {min(missing)!r}, are those of other data"
+        raise SourceError(f"{rule}. Write it again with `tfprep check`")
+    return {f"listed in {Path(path).name}, but not in the data": len(missing)} if missing else {}
 
 
 def _column(path: Path, where: str, names: tuple[str, ...]) -> dict[str, list[str]]:
