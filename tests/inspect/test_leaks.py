@@ -177,6 +177,16 @@ def test_what_cannot_be_compared_counts_by_its_hash(built):
     assert pairs_of(leaks).keys() == {frozenset(pair) for pair in (*COPIES, SMALLER, PALER)}
 
 
+def test_a_split_for_training_has_other_names_too(tmp_path, build_folder):
+    """Of a picture in both, `Training` loses its copy as `train` does; the statistics are its own."""
+    for split, number in (("Testing", 0), ("Training", 0), ("Training", 1), ("Validation", 2)):
+        save(tmp_path / "raw" / split / "a" / f"{number}.png", natural(number))
+    data = open_dataset(build_folder(tmp_path / "raw", tmp_path / "out", store={"image": codecs.Png()}))
+    leaks, pixels = find_leaks(data), np.stack([natural(0), natural(1)])
+    assert {leaks.fingerprints.key(row) for row in leaks.excluded} == {"Training/a/0.png"}
+    np.testing.assert_allclose(data.manifest.statistics["image"].mean, pixels.mean((0, 1, 2)))
+
+
 def test_groups_of_one_prefix_are_suspected(tmp_path, build_folder):
     for split, number in (("train", 1), ("train", 2), ("val", 3)):
         save(tmp_path / "raw" / split / f"drive7_{number:04d}.png", natural(number))

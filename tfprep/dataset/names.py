@@ -42,6 +42,11 @@ def check_file_name(name: str) -> None:
         raise DatasetError(f"the name of a file has at most {_MOST_FILE_NAME_BYTES} bytes, not {name[:120]!r}...")
 
 
+def is_training_split(name: str) -> bool:
+    """Return True if a split is for training by its name: `train`, `train2017`, `Training`, `trainval`."""
+    return name.lower().startswith("train")
+
+
 def variant_split(split: str, variant: int) -> str:
     """Return the split's name in TensorFlow Datasets: `train`, `train_v1`, `train_v2`, ..."""
     return split if variant == 0 else f"{split}_v{variant}"

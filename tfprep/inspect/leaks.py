@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tfprep.dataset import Dataset
+from tfprep.dataset.names import is_training_split
 from tfprep.errors import NothingToCompareError
 from tfprep.fields import Array
 from tfprep.inspect.fingerprints import (
@@ -258,7 +259,7 @@ def _across_splits(prints: Fingerprints, groups: Array) -> tuple[dict[str, dict[
         counts = zip(prints.splits, near[prints.split == number].sum(axis=0).tolist(), strict=True)
         leaking[split] = {name: count for name, count in counts if count and name != split}
     # Train gives way to all other splits, and these to test: of two samples, that of the lower rank goes.
-    order = sorted(prints.splits, key=lambda name: (name != "train", name == "test", name))
+    order = sorted(prints.splits, key=lambda name: (not is_training_split(name), name.lower().startswith("test"), name))
     ranks = np.array([order.index(name) for name in prints.splits])
     highest = np.where(near, ranks, -1).max(axis=1, initial=-1)
     return leaking, np.flatnonzero(ranks[prints.split] < highest).tolist()

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tfprep.dataset import Dataset
+from tfprep.dataset.names import is_training_split
 from tfprep.errors import LoaderError
 from tfprep.fields import FieldSpec, Size, rarest_classes, stored_name
 from tfprep.load.options import LoaderOptions
@@ -81,7 +82,7 @@ def is_training(sources: Sequence[SplitRows]) -> bool:
     roles = set()
     for source in sources:
         role, words = source.training, re.findall(r"[a-z]+", source.split.lower())
-        if role is None and source.split.lower().startswith("train"):
+        if role is None and is_training_split(source.split):
             role = True
         elif role is None and words and words[0] in EVALUATION:
             role = False

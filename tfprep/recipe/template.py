@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tfprep.dataset.dataset import open_dataset
-from tfprep.dataset.names import BESIDE, MANIFEST, POINTER
+from tfprep.dataset.names import BESIDE, MANIFEST, POINTER, is_training_split
 from tfprep.dataset.records_source import Records
 from tfprep.errors import DatasetError, SourceError
 from tfprep.fields import RASTER_KINDS, Kind
@@ -108,7 +108,7 @@ def recipe_text(detected: Reading, folder: Path, path: Path) -> str:
     elif masks:
         distance = f"derive.Distance(mask={masks[0]!r}, target=1)"
         options.append(f"# derive={{'distance': {distance}}},  # then name it in store as well")
-    training = [split for split in facts.splits if split.lower().startswith("train")]  # `train`, `Train`, `training`
+    training = list(filter(is_training_split, facts.splits))
     options += [f"variants={{{split!r}: 2}}," for split in training[:1]]
     options += [f"store={{{', '.join(f'{field!r}: {codec}' for field, codec in store.items())}}},", "seed=0,"]
     derived = "derive, " if masks else ""

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from tfprep.dataset.names import check_name
+from tfprep.dataset.names import check_name, is_training_split
 from tfprep.errors import DatasetError, SourceError
 from tfprep.fields import Array
 from tfprep.limits import usable_cpus
@@ -88,7 +88,7 @@ class SampleTable:
     """All samples in the order of the listing.
 
     Attributes:
-      names: The splits; "train" is the first if there is one, the others follow by name.
+      names: The splits by name, those for training first: statistics are of the pixels of the first one.
       rank: int16, the place in `names` of each split in the order in which the listing names them.
       most: The largest hash of a sample that counts.
       texts, numbers: The files.
@@ -151,7 +151,7 @@ def collect_samples(listing: Listing, root: Path, seed: int, folder: Path | None
         rows["offset"] += texts.size
         texts.append(content)
         numbers.append(rows.tobytes())
-    names = tuple(sorted(split_numbers, key=lambda name: (name != "train", name)))
+    names = tuple(sorted(split_numbers, key=lambda name: (not is_training_split(name), name.lower(), name)))
     for name in names:
         try:
             check_name("the name of a split", name)
