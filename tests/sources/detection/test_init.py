@@ -14,6 +14,7 @@ from PIL import Image
 import tfprep
 from tests.examples import detection, serialized
 from tests.examples import write as write_records
+from tests.photos import save
 from tests.sources.building import read_rejected
 from tests.sources.detection.test_layouts import lay_out
 from tests.sources.test_archives import content
@@ -36,6 +37,13 @@ def sixteen_bits(root):
         for split in ("a", "b"):
             (root / split).mkdir(exist_ok=True)
         cv2.imwrite(str(root / f"{'ab'[n % 2]}/{name}.png"), pixels)
+
+
+def sixteen_bits_with_masks(root):
+    """255 is the object: where it was taken for void, the recipe filled what is outside of the image with objects."""
+    for n, name in enumerate(NAMES):
+        save(root / f"images/{name}.png", np.random.default_rng(n).integers(0, 65536, (40, 56)).astype(np.uint16))
+        save(root / f"masks/{name}.png", np.tri(40, 56, dtype=np.uint8) * 255)
 
 
 def slices(root):
@@ -104,6 +112,8 @@ LAYOUTS = {
     shards: "Archives(archives='{split}/*.tar', image=('png',), label='cls', fields={'mask': ('mask', 'seg.png'), "
     "'text': ('text', 'txt')})",
     sixteen_bits: "Folder(splits=sources.Fractions(train=0.8, val=0.2, stratify='label'), pixels={'image': sources.Pixels()})",
+    sixteen_bits_with_masks: "numbers={0: 0, 255: 1}, splits=sources.Fractions(train=0.8, val=0.2), "
+    "pixels={'image': sources.Pixels()})",
     slices: "group_by='PatientID'), pixels={'image': sources.Pixels()})",
     transparent_animations: "pixels={'image': sources.Pixels(page=0)}",
     "set~{1}/images/#.png set~{1}/masks/#=0,1,2": "Paired(image='set {{1}}/images/*.png', mask='set {{1}}/masks/*.png'",

@@ -174,6 +174,11 @@ def _open(facts: Facts, source: Source, root: Path, listing: Listing, entry: Ent
         folder, slash, name = entry.files[0].rpartition("/")
         twins = {folder.replace(entry.split, split) + slash + name for split in facts.splits} - {entry.files[0]}
         facts.copies += any((root / twin).is_file() and read_raw(root, twin) == raw["image"] for twin in twins)
+    for name in facts.mask_numbers:  # before the image, which may need `Pixels`
+        if isinstance(raw.get(name), bytes) and images.is_jpeg(raw[name]):
+            raise SampleError(LOSSY)
+        if name not in decoders:
+            facts.masks.append(raw[name])
     if image in decoders:
         size = decoders[image].size(raw)
     elif "image" in raw:
@@ -185,10 +190,6 @@ def _open(facts: Facts, source: Source, root: Path, listing: Listing, entry: Ent
     if image in decoded:
         facts.forms[entry.key] = f"{decoded[image].dtype} [H, W, {decoded[image].shape[2]}]"
     for name, numbers in facts.mask_numbers.items():
-        if isinstance(raw.get(name), bytes) and images.is_jpeg(raw[name]):
-            raise SampleError(LOSSY)
-        if name not in decoded:
-            facts.masks.append(raw[name])
         mask = decoded[name] if name in decoded else images.decode_mask(raw[name])
         if size is not None and mask.shape[:2] != size:
             sizes = [f"{width} x {height}" for height, width in (mask.shape[:2], size)]
