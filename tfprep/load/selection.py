@@ -75,9 +75,8 @@ EVALUATION = frozenset({"val", "valid", "validation", "dev", "test", "testing", 
 def is_training(sources: Sequence[SplitRows]) -> bool:
     """Return True if a loader of these samples is for training, by the names of their splits.
 
-    A name that begins with "train" is for training, one whose first word is in `EVALUATION` is not: `train2017`, `trainval`,
-    `val`, `test-dev`. Nothing is assumed of other names, because a wrong assumption would not be noticed: a training set
-    would come in the same order each time, or a test set augmented. LoaderError where a name says neither, or they say both.
+    Nothing is assumed of a name that says neither, because it would not be noticed: a training set would come in the same order
+    each time, or a test set augmented. LoaderError where a name says neither, or they say both.
     """
     roles = set()
     for source in sources:
