@@ -60,7 +60,7 @@ def recognized(folder: Path, layout: Layout | None = None, ignore: Sequence[str]
     lists = [name for name, spec in specs.items() if spec.kind == "text" and spec.shape]
     checks = [f"{name} is a list of texts, which this recipe does not read" for name in lists]
     records = Records({name: spec.kind for name, spec in specs.items() if name not in lists})
-    return Reading("dataset", records, checks=checks, facts=look(records, folder))
+    return Reading("dataset", records, remarks=[(0, check) for check in checks], facts=look(records, folder))
 
 
 def _reading(reading: Reading, folder: Path, ignore: Sequence[str]) -> str:

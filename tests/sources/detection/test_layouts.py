@@ -127,6 +127,7 @@ READ: list[tuple[str, str | dict[str, str], Any]] = [
     ("set/ant/image_0# set/bee/image_0# set/bee/image_4", "set/{label}/*", None),
     ("cat/# dog/# classes.txt=names", "{label}/*", None),
     ("sea/a_train# city/pier#", "{label}/*", None),
+    ("Rain/a# Shine/b# Sunrise/c#", "{label}/*", None),
     ("train/images/a# valid/images/b#", "{split}/images/*", None),
     ("train/a# train/x.json=coco:train/ test/b# test/x.json=coco:test/ README_1.txt=names", "{split}/*", OBJECTS),
     ("train/a# annotations/train.json=coco:train/ annotations/info_test.json=no_annotations", "{split}/*", OBJECTS),
@@ -145,6 +146,7 @@ READ: list[tuple[str, str | dict[str, str], Any]] = [
     ("images/image_# masks/mask_#=0,1", "images/*", (0, 1)),
     ("img_dir/train/a# img_dir/val/b# ann_dir/train/a#=0,1,2 ann_dir/val/b#=0,1,2", "img_dir/{split}/*", (0, 1, 2)),
     ("train/a# train_masks/a#=0,1 test/b#", {"train/*": "train"}, (0, 1)),
+    ("traindata/a# traindata/a#=0,255 testdata/b# testdata/b#=0,255", "{split}data/*", (0, 1)),  # as CRACK500
     ("train/#_sat train/#_mask=0,1,2", {"train/*": "train"}, (0, 1, 2)),
     ("images/Image_0#L labels/Image_0#L_1st_manual=0,1", "images/*", (0, 1)),
     ("train/a#.png val/b#.png trainannot/a#=0,11 valannot/b#=0,11", "{split}/*", (0, 11)),
@@ -403,6 +405,7 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     copies_in_two_splits: "6 of 19 images opened are in two splits, with the same name and bytes",
     MASKS_WITHOUT_AN_IMAGE: "no source reads masks/a0.png, masks/a1.png, masks/a2.png",
     "im/a# im/b# t.csv=rows:im/:one,other,label:NAME,OTHER,LABEL": "im/{one} and im/{other} name different images",
+    "im/a# im/b# t.csv=rows:im/:one,other,label:STEM,OTHER,LABEL": "im/{other} and im/{one}.jpg name different images",
     "im/# t.csv=rows:im/:image,labels:NAME,['LABEL']": "cells of 'labels' are lists as text",
     zip_of_coco: "the archive holds further files \\(json\\): unpack it",
     "images/# labels/#.txt=line": "write classes.txt with a name on each line",
@@ -433,6 +436,8 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     "train/cat/a# train/dog/b# val/cat/c# val/dog/d# trainval/cat/e# trainval/dog/f#": "may be in two splits",
     "train/cat.# train/dog.#": r"words come again in the names of files \(cat, dog\)",
     "patient1/a# patient2/b#": "have names of dates, patients or sequences",
+    "cam_a/a# cam_b/b#": "cam_a, cam_b have names of dates, patients or sequences",
+    "hazy/a# clear/b#": "clear, hazy do not have names of classes",
     "00000/0000# 01000/0100#": "have names of dates, patients or sequences",
 }  # fmt: skip
 """What is said of a layout that is refused."""

@@ -15,7 +15,7 @@ from tfprep.sources.annotations import Coco, LabelMe, Voc, Yolo
 from tfprep.sources.annotations.coco import CocoFile, image_file_name
 from tfprep.sources.annotations.yolo import DataYaml, images_in, label_path
 from tfprep.sources.detection import splits_for
-from tfprep.sources.detection.facts import Reading
+from tfprep.sources.detection.facts import Reading, Remark
 from tfprep.sources.detection.files import FEW, Files, below, beside, image_place, splits_of
 from tfprep.sources.patterns import literal, split_form, split_words
 from tfprep.sources.raw import read_whole
@@ -54,16 +54,17 @@ def yolo(files: Files) -> Iterator[Reading]:
             split: [label_path(image) for place in places for image in images_in(files.root, place, Counter())]
             for split, places in data.places.items()
         }
-        labeled = [split for split, labels in labels_of.items() if any((files.root / one).exists() for one in labels)]
+        labeled = [split for split, labels in labels_of.items() if not files.hashes.isdisjoint(map(hash, labels))]
         bare = [split for split in data.places if labeled and split not in labeled]
         own = tuple(split for split in data.places if split not in (*data.twins, *bare))
-        checks = [f"{path}: no image of {split} has labels: the split is left out" for split in bare]
-        checks += [f"{path}: {n} is {where!r}, which is not in this folder" for n, where in data.missing.items()]
-        checks += [f"{path}: {n} names the images of {twin}, and is left out" for n, twin in data.twins.items()]
+        checks = [f"no image of {split} has labels: the split is left out" for split in bare]
+        checks += [f"{n} is {where!r}, which is not in this folder" for n, where in data.missing.items()]
+        checks += [f"{n} names the images of {twin}, and is left out" for n, twin in data.twins.items()]
         same = [list_path for list_path in lists if tuple(files.lines(list_path)) == data.names]
         places = [place for of_split in data.places.values() for place in of_split]
         declared = [path, *same, *places, *chain.from_iterable(labels_of.values())]
-        yield _yolo(files, Yolo(data=path, splits=own if data.missing or bare else None), declared, checks)
+        remarks = [(0, f"{path}: {check}") for check in checks]
+        yield _yolo(files, Yolo(data=path, splits=own if data.missing or bare else None), declared, remarks)
     texts = [path for path in files.paths(".txt") if path not in lists] if not yamls else []
     stems = {os.path.splitext(name)[0] for name in files.image_folders} if texts else set()
     labels = [path for path in texts if os.path.splitext(path.rpartition("/")[2])[0] in stems]
@@ -85,22 +86,21 @@ def yolo(files: Files) -> Iterator[Reading]:
     say_splits = splits and (len(image_lists) > 1 or {*split_words("".join(image_lists))} - {"train"})
     doubt = f"{' and '.join(image_lists[:2])} may say the splits, and this recipe draws new ones"
     further = [patterns[1], *same, *image_lists, *notes, *files.paths(".data")]
-    yield _yolo(files, Yolo(lists[0], *patterns, splits=splits), further, [], [doubt] if say_splits else [])
+    yield _yolo(files, Yolo(lists[0], *patterns, splits=splits), further, [(1, doubt)] if say_splits else [])
 
 
-def _yolo(
-    files: Files, source: Yolo, declared: Sequence[str], checks: Sequence[str], doubts: Sequence[str] = ()
-) -> Reading:
+def _yolo(files: Files, source: Yolo, declared: Sequence[str], remarks: Sequence[Remark]) -> Reading:
     """Return the reading of a source with the fields that its first objects have."""
     few = [one for entry in islice(source.scan(files.root).entries, FEW) for one in entry.values[0]["objects"]]
     corners = {len(one["polygons"][0]) // 2 if "polygons" in one else 0 for one in few}
     if any("points" in one for one in few):
         source = replace(source, fields=("boxes", "box_labels", "points"))
     elif corners == {4}:
-        checks = [*checks, "objects have four corners: if they are oriented, their boxes are those around them"]
+        check = "objects have four corners: if they are oriented, their boxes are those around them"
+        remarks = [*remarks, (0, check)]
     elif corners and 0 not in corners:
         source = replace(source, fields=("boxes", "box_labels", "instances"))
-    return Reading("yolo", source, declared, checks, doubts)
+    return Reading("yolo", source, declared, remarks)
 
 
 # --- COCO -----------------------------------------------------------------------------------------------------------
@@ -153,10 +153,10 @@ def _coco(files: Files, pattern: str, paths: Sequence[str]) -> Reading:
         "points": "keypoints" in first,
     }
     fields = tuple(name for name, there in has.items() if there)
-    checks = [] if has["boxes"] else ["the annotations have no boxes: box_labels are the classes of an image"]
+    check = "the annotations have no boxes: box_labels are the classes of an image"
     splits = splits_of(files, pattern, paths, listed)
     source = Coco(pattern, below(places.pop(), "{file_name}"), fields=fields, splits=splits)
-    return Reading("coco", source, (pattern,), checks)
+    return Reading("coco", source, (pattern,), [] if has["boxes"] else [(0, check)])
 
 
 # --- Pascal VOC and LabelMe -----------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ def voc(files: Files) -> Iterator[Reading]:
         return
     image, note = patterns
     source = Voc(image, note, splits=splits_for(image), first_pixel=1)
-    checks = ["pixels are taken to be counted from 1 (first_pixel=)"]
+    checks = [(0, "pixels are taken to be counted from 1 (first_pixel=)")]
     if "Annotations" in note.split("/"):
         source, checks = replace(source, fields=("boxes", "box_labels", "difficult")), []
     prefix = note.rpartition("/")[0].rpartition("/")[0]

@@ -14,7 +14,7 @@ from tfprep.fields import Kind
 from tfprep.sources.archives import ARCHIVE_SUFFIXES, Archives, members, split_name
 from tfprep.sources.arrays import Arrays, StoredArray, stored_arrays
 from tfprep.sources.detection import splits_for
-from tfprep.sources.detection.facts import Reading
+from tfprep.sources.detection.facts import Reading, Remark
 from tfprep.sources.detection.files import Files, may_hold_data
 from tfprep.sources.detection.pictures import folders, says_masks
 from tfprep.sources.patterns import IMAGE_SUFFIXES, image_suffix, literal, split_form
@@ -50,20 +50,20 @@ def archives(files: Files) -> Iterator[Reading]:
     fields |= {"text": ("text", "txt")} if "txt" in endings else {}
     known = {*images, *labels[:1], *masks[:1], "txt", "key.txt"}
     unknown = sorted(ending for ending in endings if ending not in known and may_hold_data(f"x.{ending}"))
-    checks, doubts = list[str](), list[str]()
+    remarks = list[Remark]()
     if unknown == ["json"] and (labels or fields):  # as img2dataset writes them
-        checks = ["members that end in json are left out (fields=)"]
+        remarks = [(0, "members that end in json are left out (fields=)")]
     elif unknown:
         rule = f"the archive holds further files ({', '.join(unknown[:6])})"
-        doubts = [f"{paths[0]}: {rule}: unpack it, and run init on the folder"]
+        remarks = [(1, f"{paths[0]}: {rule}: unpack it, and run init on the folder")]
     pattern, *others = {re.sub(r"\d+", "*", split_form(path)) for path in paths}
     if others:
         pattern = f"**/*{paths[0][-4:].lower()}"
-        doubts.append(f"the names of archives ({', '.join(paths[:3])}) may be classes, or parts of the data")
+        remarks.append((1, f"the names of archives ({', '.join(paths[:3])}) may be classes, or parts of the data"))
     splits = splits_for(pattern, bool(labels))
     source = Archives(pattern, images, next(iter(labels), None), fields=fields, splits=splits)
     if labels or fields:
-        yield Reading("archives", source, (pattern,), checks, doubts)
+        yield Reading("archives", source, (pattern,), remarks)
         return
     for inner in folders(Files(files.root / paths[0], inside)):
         inside_split = "{split}" in inner.source.image
@@ -73,7 +73,7 @@ def archives(files: Files) -> Iterator[Reading]:
             members=inner.source.image if inner.source.image != "*" else None,
             splits=None if inside_split else splits_for(pattern, "label" in inner.source.kinds()),
         )
-        yield Reading("archives", of_members, (pattern,), inner.checks, (*doubts, *inner.doubts))
+        yield Reading("archives", of_members, (pattern,), (*remarks, *inner.remarks))
 
 
 def videos(files: Files) -> Iterator[Reading]:
@@ -82,8 +82,8 @@ def videos(files: Files) -> Iterator[Reading]:
         for inner in folders(replace(files, image_suffixes=(suffix,))):
             pattern = inner.source.image + "/*" * inner.source.image.endswith("**") + suffix
             source = Video(pattern, every=_EVERY, splits=splits_for(pattern))
-            checks = (*inner.checks, f"one of {_EVERY} frames is taken (every=)")
-            yield Reading("videos", source, (pattern,), checks, inner.doubts)
+            check = (0, f"one of {_EVERY} frames is taken (every=)")
+            yield Reading("videos", source, (pattern,), (*inner.remarks, check))
 
 
 def arrays(files: Files) -> Iterator[Reading]:
@@ -111,7 +111,7 @@ def arrays(files: Files) -> Iterator[Reading]:
         raise SourceError(f"{rule}: {shapes}; write the recipe with sources.Arrays")
     first = len(shape) == 4 and shape[1] in (1, 3, 4) and shape[3] not in (1, 3, 4)
     channels = shape[1 if first else 3] if len(shape) == 4 else 1
-    doubts = [f"the images have more than 4 channels: {shapes}"] if channels > 4 else []
+    doubts = [(1, f"the images have more than 4 channels: {shapes}")] if channels > 4 else []
     source = Arrays(images[0], next(iter(labels), None), first, splits=splits_for(images[0], bool(labels)))
-    check = f"the arrays are {shapes}: each row of {images[0]} is an image"
-    yield Reading("arrays", source, [text.partition(":")[0] for text in texts], [check], doubts)
+    check = (0, f"the arrays are {shapes}: each row of {images[0]} is an image")
+    yield Reading("arrays", source, [text.partition(":")[0] for text in texts], [check, *doubts])

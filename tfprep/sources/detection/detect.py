@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from tfprep.sources.archives import Archives
 from tfprep.sources.detection import Layout
 from tfprep.sources.detection.annotated import coco, labelme, other_tools, voc, yolo
 from tfprep.sources.detection.bundled import archives, arrays, videos
-from tfprep.sources.detection.facts import Facts, Reading, look
+from tfprep.sources.detection.facts import FEW_WRONG, Facts, Reading, Remark, look
 from tfprep.sources.detection.files import ANSWERS, FEW, Files
 from tfprep.sources.detection.pictures import folders, masks, with_classes
 from tfprep.sources.detection.tables import tables
@@ -30,8 +30,6 @@ _RULES = (yolo, coco, voc, labelme, tables, archives, arrays, videos, masks, fol
 _PIXELS = Pixels(background=(255, 255, 255)), Pixels(), Pixels(page=0)
 """What to do with images that do not become 8-bit RGB without loss."""
 MOST_PATTERNS, _NAMED, _MOST_READINGS, _OF_COLORS = 6, 3, 3, 300
-_FEW_WRONG = 0.1
-"""The share of samples that may be wrong, or have no objects. Of COCO's images 1 % have none; Ultralytics advise up to 10 %."""
 
 
 class NotRecognized(SourceError):
@@ -80,13 +78,13 @@ def detect(folder: Path, layout: Layout | None = None, ignore: Sequence[str] = (
 
 def _readings(files: Files, layout: Layout | None) -> tuple[list[Reading], list[str]]:
     """Return the sources that fit the folder, with what they leave over and what is doubtful, and why others do not fit it."""
-    readings, causes, masked = list[Reading](), [*other_tools(files)], set[str]()
+    readings, causes, masked = list[Reading](), [*other_tools(files)], False
     for rule in _RULES:
         if rule in (masks, folders) and any(not one.doubts and not one.left for one in readings):
             break  # they read images only, and would leave over what that source reads
         try:
             for proposal in rule(files):
-                masked |= {proposal.source.mask} if rule is masks else set()
+                masked |= rule is masks
                 if layout in (None, proposal.layout):
                     try:
                         readings.append(_accounted(proposal, files))
@@ -95,13 +93,12 @@ def _readings(files: Files, layout: Layout | None) -> tuple[list[Reading], list[
         except TfprepError as error:
             causes.append(str(error))
     if layout is not None:
-        return [replace(one, checks=[*one.checks, *one.doubts], doubts=[]) for one in readings], causes
+        return [replace(one, remarks=[(0, text) for _, text in one.remarks]) for one in readings], causes
     if any(isinstance(one.source, Paired) and not one.doubts for one in readings):  # masks are not of a class
-        return [one for one in readings if not isinstance(one.source, Folder)], causes
-    doubtful = {id(one) for one in readings if isinstance(one.source, Folder) and one.facts.labels and one.doubts}
-    pairs = [pair for pair in files.pairs if pair.other in masked] if doubtful else []
-    drawn = {hash(mask) for pair in pairs for _, mask in pair.files}
-    return [one for one in readings if id(one) not in doubtful or drawn.isdisjoint(one.facts.used)], causes
+        readings = [one for one in readings if not isinstance(one.source, Folder)]
+    elif masked:
+        readings = [one for one in readings if one.layout != "folders" or not one.doubts]
+    return readings, causes
 
 
 def _accounted(proposal: Reading, files: Files) -> Reading:
@@ -114,14 +111,13 @@ def _accounted(proposal: Reading, files: Files) -> Reading:
         raise SourceError(f"the source reads {ignored} files that --ignore names: move them out of the folder")
     every, declared = files.every, {*proposal.declared}
     texts = (text for text in declared.difference(every) if re.search("[*{]", text))
-    explains: list[Callable[[str], object]] = [ANSWERS.fullmatch]
-    explains += [compile_pattern(text, "init").match_path for text in texts]
+    patterns = [compile_pattern(text, "init") for text in texts]
     unread = (path for path in every if hash(path) not in facts.used and path not in declared)
-    left = [path for path in unread if all(match(path) is None for match in explains)]
-    classes = {*facts.objects}.union(*facts.labels.values())
+    unread = (path for path in unread if not ANSWERS.fullmatch(path))
+    left = [path for path in unread if all(pattern.match_path(path) is None for pattern in patterns)]
+    classes = sorted({*facts.objects}.union(*facts.labels.values()))
     if classes and proposal.layout != "yolo" and len(left) <= FEW:  # YOLO's say which number a class has
-        named = {path: [line for line in files.lines(path) if line in classes] for path in left}
-        left = [path for path in left if sorted(named[path]) != sorted(classes)]
+        left = [path for path in left if sorted(line for line in files.lines(path) if line in classes) != classes]
     of_tests = {folder for folder in files.images if is_test(folder) and not facts.splits.keys() & {*folder.split("/")}}
     unlabeled = {path for path in left if image_suffix(path) and path.rpartition("/")[0] in of_tests}
     if unlabeled and any(unlabeled.issuperset(couple) for pair in files.pairs for couple in pair.files):
@@ -129,15 +125,13 @@ def _accounted(proposal: Reading, files: Files) -> Reading:
     remarks += [*_about_splits(source, facts, files), *_about_samples(source, facts, files)]
     such = listed_files(sorted(unlabeled))
     remarks += [(0, f"images of a test split have no labels, and are left out: {such}")] if unlabeled else []
-    checks = [*proposal.checks, *(text for share, text in remarks if share <= _FEW_WRONG)]
-    doubts = [*proposal.doubts, *(text for share, text in remarks if share > _FEW_WRONG)]
     left = sorted({*left} - unlabeled)
-    return replace(proposal, source=source, facts=facts, checks=checks, doubts=doubts, left=left)
+    return replace(proposal, source=source, facts=facts, remarks=[*proposal.remarks, *remarks], left=left)
 
 
-def _fitted(proposal: Reading, files: Files) -> tuple[Any, Facts, list[tuple[float, str]]]:
+def _fitted(proposal: Reading, files: Files) -> tuple[Any, Facts, list[Remark]]:
     """Return the form of a proposed source with which samples can be built, facts about them, and what is to be said."""
-    source, remarks = proposal.source, list[tuple[float, str]]()
+    source, remarks = proposal.source, list[Remark]()
     looked = partial(look, root=files.root, there=files.hashes)
     facts = looked(source)
     bare = {split for split, n in facts.splits.items() if facts.empty[split] == n}
@@ -158,7 +152,7 @@ def _fitted(proposal: Reading, files: Files) -> tuple[Any, Facts, list[tuple[flo
         if paired.numbers or paired.palette:
             remarks = [(1, f"{text}, as sources.Paired reads masks in files of their own") for _, text in remarks]
     for form in (*proposal.others, *(_PIXELS if hasattr(source, "pixels") else ())):
-        if len(facts.problems) > (0 if form is _PIXELS[0] else _FEW_WRONG * facts.opened):
+        if len(facts.problems) > (0 if form is _PIXELS[0] else FEW_WRONG * facts.opened):
             is_pixels = isinstance(form, Pixels)
             other = replace(source, pixels={"image": form}) if is_pixels else replace(form, splits=source.splits)
             found = looked(other)
@@ -168,7 +162,7 @@ def _fitted(proposal: Reading, files: Files) -> tuple[Any, Facts, list[tuple[flo
     return source, facts, remarks
 
 
-def _about_splits(source: Any, facts: Facts, files: Files) -> Iterator[tuple[float, str]]:
+def _about_splits(source: Any, facts: Facts, files: Files) -> Iterator[Remark]:
     """Yield what is to be said about the splits of any source, as `_about_samples` does."""
     words, names, total = facts.folder_words, facts.file_words, sum(facts.splits.values())
     if len(names) > 1 and sum(names.values()) == total:  # a word in some names, as of a train on rails, says nothing
@@ -196,7 +190,7 @@ def _about_splits(source: Any, facts: Facts, files: Files) -> Iterator[tuple[flo
         yield 1, f"{facts.copies} of {facts.opened} images opened are in two splits, with the same name and bytes"
 
 
-def _about_samples(source: Any, facts: Facts, files: Files) -> Iterator[tuple[float, str]]:
+def _about_samples(source: Any, facts: Facts, files: Files) -> Iterator[Remark]:
     """Yield what is to be said about the samples of any source, each with the share of them that may be wrong; 0 is a check."""
     if getattr(source, "pixels", None):
         yield 0, f"images opened cannot all be built without {source.pixels['image']} (pixels=)"
@@ -211,7 +205,7 @@ def _about_samples(source: Any, facts: Facts, files: Files) -> Iterator[tuple[fl
         such = f"{dropped} annotations are dropped, such as {facts.dropped[0]}"
         yield dropped / (dropped + sum(facts.objects.values())), such
     for split, count in facts.empty.items():
-        if count > _FEW_WRONG * (total := facts.splits[split]):
+        if count > FEW_WRONG * (total := facts.splits[split]):
             yield 1, f"{split}: {count} of {total} samples have no objects or masks; are their annotations missing?"
     for reason, count in facts.tally.items():
         if reason == ORPHAN or reason.startswith(("image without its", "image that does not fit")):

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from tfprep.sources.source import Entry, FieldDecoder, Listing, Source, read_fil
 MOST_COLORS = 64
 """A mask has one color or number for each class; a picture has thousands."""
 LOSSY = "JPEG does not keep class numbers: write masks as PNG"
+FEW_WRONG = 0.1
+"""The share of samples that may be wrong, or have no objects. Of COCO's images 1 % have none; Ultralytics advise up to 10 %."""
 _RGB = "uint8 [H, W, 3]"
 _SAMPLES = 24
 """Number of samples that are opened: those with the smallest hashes, which is a fair and repeatable choice."""
@@ -30,51 +32,32 @@ _SIDE_SEEN, _PIXELS_PER_COLOR, _SHOWN = 256, 8, 12
 
 @dataclass
 class Facts:
-    """Facts about the samples of a source, as `look` collects them.
+    """Facts about the samples of a source, as `look` collects them. Those from `opened` on are of the few that it opens."""
 
-    Attributes:
-        kinds: Kind of each field.
-        splits, labels, objects: Number of samples by split, by label field and class, and of objects by class.
-        classes: The classes of the samples in each split.
-        empty: Number of samples without an object, or without a file beside the image, by split.
-        tally, dropped: What the source passed over; what is wrong with annotations that it drops.
-        used: `hash` of the path of each file that samples are made of.
-        missing: Number of these files that are not in the folder.
-        twice: Number of images that belong to two samples.
-        folder_words, file_words: Number of samples by the words that name splits in their folders, and in the names of files.
-        opened, problems: Number of samples that were opened, and what is wrong with some of them.
-        unequal: True if one of these problems is a mask of another size than its image.
-        sizes, forms: (height, width) of these images; dtype and channels by key, if they may not become 8-bit RGB.
-        turned: Number of these images that their EXIF orientation turns.
-        drawn, dicom: Key of each of these images, and whether it has few colors, as masks have; whether one is a DICOM file.
-        mask_numbers, masks: Class numbers in their masks, by field; the files of those whose numbers are not changed.
-        copies: Number of these images that another split has too, with the same name and bytes.
-    """
-
-    kinds: Mapping[str, Kind]
-    splits: Counter[str] = field(default_factory=Counter)
-    labels: dict[str, dict[str, int]] = field(default_factory=dict)
-    objects: dict[str, int] = field(default_factory=dict)
-    classes: dict[str, set[str]] = field(default_factory=dict)
-    empty: Counter[str] = field(default_factory=Counter)
-    tally: dict[str, int] = field(default_factory=dict)
-    dropped: list[str] = field(default_factory=list)
-    used: set[int] = field(default_factory=set)
-    missing: int = 0
-    twice: int = 0
-    folder_words: Counter[str] = field(default_factory=Counter)
-    file_words: Counter[str] = field(default_factory=Counter)
+    kinds: Mapping[str, Kind]  # of each field
+    splits: Counter[str] = field(default_factory=Counter)  # number of samples
+    labels: dict[str, dict[str, int]] = field(default_factory=dict)  # number of samples by label field and class
+    objects: dict[str, int] = field(default_factory=dict)  # number of objects by class
+    classes: dict[str, set[str]] = field(default_factory=dict)  # of the samples in each split
+    empty: Counter[str] = field(default_factory=Counter)  # by split: without an object, or a file beside the image
+    tally: dict[str, int] = field(default_factory=dict)  # what the source passed over
+    dropped: list[str] = field(default_factory=list)  # what is wrong with annotations that the source drops
+    used: set[int] = field(default_factory=set)  # `hash` of the path of each file that samples are made of
+    missing: int = 0  # number of these files that are not in the folder
+    twice: int = 0  # number of images that belong to two samples
+    folder_words: Counter[str] = field(default_factory=Counter)  # words for splits in their folders
+    file_words: Counter[str] = field(default_factory=Counter)  # and in the names of their files
     opened: int = 0
-    problems: list[str] = field(default_factory=list)
-    unequal: bool = False
-    sizes: list[Size] = field(default_factory=list)
-    forms: dict[str, str] = field(default_factory=dict)
-    turned: int = 0
-    drawn: dict[str, bool] = field(default_factory=dict)
-    dicom: bool = False
-    mask_numbers: dict[str, set[int]] = field(default_factory=dict)
-    masks: list[bytes] = field(default_factory=list)
-    copies: int = 0
+    problems: list[str] = field(default_factory=list)  # what is wrong with samples
+    unequal: bool = False  # one of these problems is a mask of another size than its image
+    sizes: list[Size] = field(default_factory=list)  # (height, width)
+    forms: dict[str, str] = field(default_factory=dict)  # dtype and channels by key, if they may not become 8-bit RGB
+    turned: int = 0  # number of images that their EXIF orientation turns
+    drawn: dict[str, bool] = field(default_factory=dict)  # by key: has the image few colors, as masks have?
+    dicom: bool = False  # one is a DICOM file
+    mask_numbers: dict[str, set[int]] = field(default_factory=dict)  # class numbers in masks by field
+    masks: list[bytes] = field(default_factory=list)  # the files of masks whose numbers are not changed
+    copies: int = 0  # number of images that another split has too, with the same name and bytes
 
     @property
     def deep(self) -> bool:
@@ -211,33 +194,30 @@ def has_few_colors(data: bytes) -> bool:
     return len(np.unique(few, axis=0)) <= min(MOST_COLORS, len(few) // _PIXELS_PER_COLOR)
 
 
+Remark: TypeAlias = tuple[float, str]
+"""What a user should check, and the share of samples that may be wrong: above `FEW_WRONG` it refuses the source."""
+
+
 @dataclass(frozen=True)
 class Reading:
-    """One way to read a folder: a source that a rule proposes, and what is found out about it.
+    """One way to read a folder: a source that a rule proposes, and what is found out about it."""
 
-    Attributes:
-        layout: The layout by its name in `tfprep.sources.detection.LAYOUTS`.
-        source: The source.
-        declared: Patterns and paths of further files that the rule explains: annotations, and the side files of the format.
-        checks: What a user should check: what decides labels, splits or masks and may be meant otherwise.
-        doubts: Reasons to refuse the source unless the user asks for it.
-        others: Other forms of the source, the likely ones first: the first is taken whose samples can be built.
-        facts: What its samples are like.
-        left: Paths of files that it does not read and the rule does not explain.
-    """
-
-    layout: str
+    layout: str  # by its name in `tfprep.sources.detection.LAYOUTS`
     source: Any
-    declared: Sequence[str] = ()
-    checks: Sequence[str] = ()
-    doubts: Sequence[str] = ()
-    others: Sequence[Any] = ()
+    declared: Sequence[str] = ()  # patterns and paths of further files that the rule explains
+    remarks: Sequence[Remark] = ()
+    others: Sequence[Any] = ()  # forms of the source, of which the first is taken whose samples can be built
     facts: Facts = field(default_factory=lambda: Facts({}))
-    left: Sequence[str] = ()
+    left: Sequence[str] = ()  # paths of files that it does not read and the rule does not explain
+
+    @property
+    def doubts(self) -> list[str]:
+        """The reasons to refuse the source unless the user asks for it."""
+        return [text for share, text in self.remarks if share > FEW_WRONG]
 
     def lines(self) -> list[str]:
         """Return the source, the facts, and what should be checked, one line for each."""
-        return [repr(self.source), *self.facts.lines(), *(f"check: {check}" for check in self.checks)]
+        return [repr(self.source), *self.facts.lines(), *(f"check: {text}" for _, text in self.remarks)]
 
 
 def _counted(counts: Mapping[str, int]) -> str:

@@ -41,19 +41,12 @@ ANSWERS = re.compile(r"(?:.*/)?[^/]*submission[^/]*\.csv", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Files:
-    """The data files below a folder: all but hidden files, those with a suffix of `_NO_DATA`, and `_NOTES`.
-
-    Attributes:
-        root: The folder.
-        names: The sorted names of the files in each folder with any; "" is the root.
-        ignored: The paths of the files that were left out.
-        image_suffixes: The suffixes of what is an image here: in a folder of videos, a video.
-    """
+    """The data files below a folder: all but hidden files, those with a suffix of `_NO_DATA`, and `_NOTES`."""
 
     root: Path
-    names: Mapping[str, list[str]]
-    ignored: Sequence[str] = ()
-    image_suffixes: tuple[str, ...] = IMAGE_SUFFIXES
+    names: Mapping[str, list[str]]  # the sorted names of the files in each folder with any; "" is the root
+    ignored: Sequence[str] = ()  # the paths of the files that were left out
+    image_suffixes: tuple[str, ...] = IMAGE_SUFFIXES  # of what is an image here: in a folder of videos, a video
 
     @staticmethod
     def of(root: Path, ignore: Sequence[str] = ()) -> Files:
@@ -186,18 +179,12 @@ def image_place(files: Files, names: Sequence[str], path: str, what: str) -> str
 
 
 class Pair(NamedTuple):
-    """Images, and other files whose names say which image they belong to.
+    """Images, and other files whose names say which image they belong to."""
 
-    Attributes:
-        image, other: The patterns of both.
-        names: The patterns of the names without suffix: `*` and `*_mask`.
-        files: The paths of some images, each with that of its other file.
-    """
-
-    image: str
-    other: str
-    names: tuple[str, str]
-    files: list[tuple[str, str]]
+    image: str  # the pattern of the images
+    other: str  # the pattern of the other files
+    names: tuple[str, str]  # the patterns of both names without suffix: `*` and `*_mask`
+    files: list[tuple[str, str]]  # the paths of some images, each with that of its other file
 
 
 def beside(files: Files, notes: Sequence[str]) -> tuple[str, str] | None:
@@ -222,11 +209,15 @@ def corresponding(images: Mapping[str, Sequence[str]], others: Mapping[str, Sequ
     for other in of_others:
         compared = images if len(images) <= _MOST_FOLDERS else dict.fromkeys([next(iter(images)), other])
         for image in compared:
-            within = images is others and image == other
             differing = {*image.split("/")}.difference(other.split("/"))
             if image not in images or len(differing) > 1 or split_words(image) != split_words(other):
                 continue
+            done = set[tuple[int, int]]()
             for own, further in product(series[image], of_others[other]):
+                groups = id(own.names), id(further.names)
+                within = own.names is further.names
+                if groups in done:
+                    continue
                 few = [*islice(further.parts(), FEW)]
                 names = [(own.names.get(own.filled(part)), further.names[further.filled(part)]) for part in few]
                 both = [(below(image, name), below(other, of_other)) for name, of_other in names if name]
@@ -238,14 +229,13 @@ def corresponding(images: Mapping[str, Sequence[str]], others: Mapping[str, Sequ
                     below(split_form(other), literal(two) + further.suffix),
                 )
                 found.setdefault((*patterns, one, two), []).extend(both)
-                if not within:
-                    break
+                done |= set() if within else {groups}
     return [Pair(image, other, (one, two), both) for (image, other, one, two), both in found.items()]
 
 
 @dataclass(frozen=True)
 class _Series:
-    """The names of a folder by their stems, and the beginning and the end that some of them have."""
+    """Names of a folder by their stems, and the beginning and the end that some of them have."""
 
     names: Mapping[str, str]
     start: str = ""
@@ -277,8 +267,13 @@ _START = re.compile(r"^[A-Za-z]{2,}[ _.-]?")
 
 
 def _series(names: Sequence[str]) -> list[_Series]:
-    """Return all names of a folder, and those with each beginning or end that a third of them have."""
+    """Return all names of a folder, and those with a beginning or end that a third of them have; by suffix if stems repeat."""
     stems = {os.path.splitext(name)[0]: name for name in names}
+    if 5 * len(stems) < 4 * len(names):  # such as `1.jpg` and its mask `1.png`
+        by_suffix: dict[str, list[str]] = {}
+        for name in names:
+            by_suffix.setdefault(os.path.splitext(name)[1], []).append(name)
+        return [one for of_suffix in by_suffix.values() for one in _series(of_suffix)]
     some = [*islice(stems, 0, None, 1 + len(stems) // _NAMES_SEEN)]
     affixes = [("", "")]
     for regex in (*_ENDS, _START):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from statistics import median
@@ -16,7 +16,7 @@ from tfprep.errors import MissingDependencyError, SampleError, SourceError
 from tfprep.images import HASH_BITS, decode_image, decode_mask, perceptual_hash
 from tfprep.images.pillow import opened
 from tfprep.sources.detection import splits_for
-from tfprep.sources.detection.facts import LOSSY, MOST_COLORS, Reading, has_few_colors
+from tfprep.sources.detection.facts import LOSSY, MOST_COLORS, Reading, Remark, has_few_colors
 from tfprep.sources.detection.files import FEW, Files, Pair
 from tfprep.sources.folder import Folder
 from tfprep.sources.paired import CAMVID_CLASSES, Paired, cityscapes
@@ -53,13 +53,15 @@ def masks(files: Files) -> Iterator[Reading]:
         images_drawn, drawn = (
             [_few_colors(files, path) for path in paths] for paths in zip(*pair.files[:_OPENED], strict=True)
         )
-        named = says_masks(pair.other, pair.image)
+        stems = {os.path.splitext(pattern)[0] for pattern in (pair.image, pair.other)}
+        named = len(stems) == 1 or says_masks(pair.other, pair.image)  # `a.jpg` and `a.png`
         lossy = named and not any(drawn) and pair.other.endswith((".jpg", ".jpeg"))
-        if lossy or (all(drawn) and not all(images_drawn)):
-            may_hold = [f"{pair.other} may hold classes, numbers of objects, depths or edges"]
-            may_be = [f"{pair.other} may be the masks of {pair.image}, and {LOSSY}"]
-            doubts = may_be if lossy else [] if named else may_hold
-            yield Reading("masks", Paired(pair.image, pair.other, splits=splits_for(pair.image)), doubts=doubts)
+        if (lossy or all(drawn)) and not all(images_drawn):
+            doubt = f"{pair.other} may hold classes, numbers of objects, depths or edges"
+            if lossy:
+                doubt = f"{pair.other} may be the masks of {pair.image}, and {LOSSY}"
+            source = Paired(pair.image, pair.other, splits=splits_for(pair.image))
+            yield Reading("masks", source, remarks=[(1, doubt)] if lossy or not named else ())
 
 
 def _few_colors(files: Files, path: str) -> bool:
@@ -68,7 +70,7 @@ def _few_colors(files: Files, path: str) -> bool:
     return False
 
 
-def with_classes(source: Paired, masks: Sequence[bytes]) -> tuple[Paired, list[tuple[float, str]]]:
+def with_classes(source: Paired, masks: Sequence[bytes]) -> tuple[Paired, list[Remark]]:
     """Return the source with class numbers for these masks, and what is to be said about them. SourceError if they are none."""
     found, solid, colors = set[int](), set[int](), set[int]()
     most, counts = 0, list[int]()
@@ -125,15 +127,20 @@ def with_classes(source: Paired, masks: Sequence[bytes]) -> tuple[Paired, list[t
 
 _IMAGE_WORD = r"i(?:mage|mg)s?|photos?|pictures?|pics?|dsc"
 _PART = re.compile(
-    rf"{_MASK_WORD.pattern}|{_IMAGE_WORD}|jpegimages|raw|rgb|inputs?|frames|instances?|panoptic|depths?|bands?|channels?|b\d\d"
+    rf"(?:{_MASK_WORD.pattern}|{_IMAGE_WORD}|jpegimages|raw|rgb|inputs?|frames|instances?|panoptic|depths?|bands?|channels?|b\d\d"
     r"|disp(?:arit(?:y|ies))?|flows?|surface_?normals|alphas?|mattes?|[hl]r|left|right|visible|vis?|thermal|infrared|n?ir"
-    r"|clean|clear|noisy|haz[ey]|blur(?:red|ry)?|sharp|rain(?:y|ed)?|low|high|gray|grey|colou?r|extra|unlabell?ed",
+    r"|extra|unlabell?ed)(?:[ _-]?\d+)?",
     re.IGNORECASE,
 )
 """Folders of images, or of what belongs to them, by their names: they are not classes."""
+_LOOK = re.compile(
+    r"(?:clean|clear|noisy|haz[ey]|blur(?:red|ry)?|sharp|rain(?:y|ed)?|low|high|gray|grey|colou?r)(?:[ _-]?\d+)?",
+    re.IGNORECASE,
+)
+"""The same, if half of the folders have such names; a few may be classes, such as of the weather."""
 GROUP = re.compile(
     r"(?:patient|subject|person|lesion|individual|case|study|slide|scene|video|clip|seq(?:uence)?|group|session|day|fold|part"
-    r"|split|batch|chunk|shard|set|volume|cam(?:era)?|view|run|s)[ _-]?\d+"
+    r"|split|batch|chunk|shard|set|volume|cam(?:era)?|view|run|s)(?:[ _-]?\d+|[ _-][a-z])"
     r"|(?:19|20)\d\d(?:[-_. ]?(?:0[1-9]|1[0-2])(?:[-_. ]?[0-3]\d(?:\D.*)?)?)?|[1-9]\d\d(?-i:[A-Z_][A-Z\d_]{4})|\d{5,}",
     re.IGNORECASE,
 )
@@ -153,28 +160,30 @@ def folders(files: Files) -> Iterator[Reading]:
     tests = [folder for folder in files.images if is_test(folder) and folder.count("/") < deepest]  # without classes
     inner = [folder for folder in files.images if folder not in tests]
     columns = columns_of(inner) if inner else None
-    patterns, doubts, checks = list[str](), list[str](), list[str]()
+    patterns, remarks = list[str](), list[Remark]()
     if columns is None:
-        doubts = [f"images are in folders of several depths: {', '.join(sorted(inner, key=len)[:3])}, ..."]
+        remarks = [(1, f"images are in folders of several depths: {', '.join(sorted(inner, key=len)[:3])}, ...")]
         start = f"{literal(prefix)}/" if "" not in inner and (prefix := os.path.commonpath(inner or [""])) else ""
         patterns = [f"{start}{{label}}/**", f"{start}**/{{label}}/*", f"{start}**"] if inner else []
     else:
         places = [place for place, (form, _) in enumerate(columns) if not form]
-        doubts, checks = _about_pairs(files)
+        remarks = [*_about_pairs(files)]
         if len(places) > 1:
-            doubts.append(f"there are folders in folders ({', '.join(inner[:3])}); which are the classes?")
-        doubts += _about_classes(columns, places[0]) if len(places) == 1 else []
-        doubts += [] if places else _about_names(files)
-        for place in (*places, *([-1] if doubts or not places else [])):  # -1: no level is the class
+            remarks.append((1, f"there are folders in folders ({', '.join(inner[:3])}); which are the classes?"))
+        remarks += _about_classes({*columns[places[0]][1]}) if len(places) == 1 else []
+        remarks += [] if places else _about_names(files)
+        places += [] if places and not any(share for share, _ in remarks) else [-1]  # no level is the class
+        for place in places:
             levels = [form or ("{label}" if at == place else "*") for at, (form, _) in enumerate(columns)]
             patterns.append("/".join([*levels, "**" if place >= 0 and not tests else "*"]))
     for pattern in dict.fromkeys(patterns):
         by_class = "{label}" in pattern
         source = Folder(pattern, splits=splits_for(pattern, by_class))
-        yield Reading("folders" if by_class else "images", source, checks=checks if by_class else (), doubts=doubts)
+        own = [(share, text) for share, text in remarks if by_class or share]
+        yield Reading("folders" if by_class else "images", source, remarks=own)
 
 
-def _about_names(files: Files) -> Iterator[str]:
+def _about_names(files: Files) -> Iterator[Remark]:
     """Yield the doubt that names of files say the class: words or small numbers that come again and again."""
     for every in files.images.values():
         names = every[:: 1 + len(every) // _NAMES]
@@ -184,25 +193,24 @@ def _about_names(files: Files) -> Iterator[str]:
             said = [word for word, n in words.items() if n > 1 and (re.search("[A-Za-z]", word) or len(word) <= 3)]
             if len(said) > 1 and 2 * sum(words[word] for word in said) > len(names):
                 few = ", ".join(sorted(said)[:3])
-                yield f"words come again in the names of files ({few}), and may be classes: as in image='{{label}}_*'"
+                rule = f"words come again in the names of files ({few})"
+                yield 1, f"{rule}, and may be classes: as in image='{{label}}_*'"
                 return
 
 
-def _about_classes(columns: Sequence[tuple[str, list[str]]], place: int) -> Iterator[str]:
-    classes = sorted({*columns[place][1]})
+def _about_classes(names: Iterable[str]) -> Iterator[Remark]:
+    classes = sorted(names)
     if strange := [name for name in classes if split_form(name) == "{split}"]:
-        yield f"{strange[0]}/ has the name of a split, and folders beside it do not"
-    if parts := [name for name in classes if _PART.fullmatch(name) or _PART.fullmatch(re.sub(r"[ _-]?\d+$", "", name))]:
-        yield f"{', '.join(parts[:3])} do not have names of classes, but of images and what belongs to them"
+        yield 1, f"{strange[0]}/ has the name of a split, and folders beside it do not"
+    looks = [*filter(_LOOK.fullmatch, classes)]
+    if parts := [*filter(_PART.fullmatch, classes), *(looks if 2 * len(looks) >= len(classes) else [])]:
+        yield 1, f"{', '.join(parts[:3])} do not have names of classes, but of images and what belongs to them"
     if all(map(GROUP.fullmatch, classes)):
-        yield f"{', '.join(classes[:3])} have names of dates, patients or sequences, not of classes"
+        yield 1, f"{', '.join(classes[:3])} have names of dates, patients or sequences, not of classes"
 
 
-def _about_pairs(files: Files) -> tuple[list[str], list[str]]:
-    """Return doubts and checks about names that correspond: views of one image, or files that are numbered in each folder."""
-    for folder, names in files.images.items():
-        if 5 * len({os.path.splitext(name)[0] for name in names}) < 4 * len(names):
-            return [f"{folder}/ holds files of one name with several suffixes, as those of masks have"], []
+def _about_pairs(files: Files) -> Iterator[Remark]:
+    """Yield what is to be said about names that correspond: views of one image, or files that are numbered in each folder."""
     kinds = Counter[frozenset[str]]()
     for names in (names for names in files.images.values() if 1 < len(names) <= FEW):
         words = frozenset(re.sub(r"[\W\d_]", "", os.path.splitext(name)[0]) for name in names)
@@ -210,14 +218,14 @@ def _about_pairs(files: Files) -> tuple[list[str], list[str]]:
     for words, count in kinds.most_common(1):
         if count > 2:
             such = ", ".join(sorted(words)[:3])
-            return [f"{count} folders hold one file of each kind ({such}), as views of a scene are"], []
-    checks: list[str] = []
+            yield 1, f"{count} folders hold one file of each kind ({such}), as views of a scene are"
+            return
     looked = Counter[bool]()
     for pair in files.pairs:
         image, other = (path.rpartition("/")[0] for path in pair.files[0])
         rule = f"{' and '.join(sorted((pair.image, pair.other)))} have names that correspond"
         stems = [os.path.splitext(path.rpartition("/")[2])[0] for path, _ in pair.files[:FEW]]
-        is_numbered = pair.names == ("*", "*") and all(map(_PLAIN_NUMBER.fullmatch, stems))
+        is_numbered = image != other and pair.names == ("*", "*") and all(map(_PLAIN_NUMBER.fullmatch, stems))
         are_parts = image == other and "*" not in pair.names
         belong = pair.names[0] == "*" and not is_numbered
         if (is_numbered or are_parts) and looked[is_numbered] < _SAMPLED:
@@ -226,10 +234,10 @@ def _about_pairs(files: Files) -> tuple[list[str], list[str]]:
                 are_parts and len({_few_colors(files, p) for p in pair.files[0]}) > 1
             )
         if belong:
-            return [f"{rule}, as images and what belongs to them have"], []
-        if is_numbered:
-            checks = checks or [f"{rule}; each folder is taken for a class"]
-    return [], checks
+            yield 1, f"{rule}, as images and what belongs to them have"
+            return
+        if is_numbered and looked[True] == 1:
+            yield 0, f"{rule}; each folder is taken for a class"
 
 
 def _show_one_scene(files: Files, pair: Pair) -> bool:

@@ -15,7 +15,7 @@ from tfprep.errors import SourceError
 from tfprep.fields import BoxFormat, Kind
 from tfprep.sources.annotations import ObjectTable
 from tfprep.sources.detection import FRACTIONS, splits_for
-from tfprep.sources.detection.facts import Reading
+from tfprep.sources.detection.facts import Reading, Remark
 from tfprep.sources.detection.files import ANSWERS, FEW, Files, below, image_place, splits_of
 from tfprep.sources.detection.pictures import GROUP, says_masks
 from tfprep.sources.patterns import Template, columns_of, image_suffix, is_test, literal, split_form, split_words
@@ -46,26 +46,19 @@ _FLAGS = ({"0", "1"}, {"-1", "1"}, {"true", "false"})
 
 @dataclass
 class _Head:
-    """The first rows of a table, and what is found out about it.
-
-    Attributes:
-        path: Its path.
-        columns: Its columns, without those that hold files.
-        image: The path of an image with columns in braces, or the column that holds it; "" without images.
-        stored: The columns that hold files.
-        checks, doubts: As in `Reading`.
-    """
+    """The first rows of a table, and what is found out about it."""
 
     path: str
-    columns: Mapping[str, Sequence[Any]]
-    image: str = ""
-    stored: Sequence[str] = ()
-    checks: list[str] = field(default_factory=list)
-    doubts: list[str] = field(default_factory=list)
+    columns: Mapping[str, Sequence[Any]]  # without those that hold files
+    image: str = ""  # the path of an image with columns in braces, or the column that holds it; "" without images
+    stored: Sequence[str] = ()  # the columns that hold files
+    remarks: list[Remark] = field(default_factory=list)
+
+    def check(self, text: str) -> None:
+        self.remarks.append((0, text))
 
     def doubt(self, reason: str) -> None:
-        """Add a doubt."""
-        self.doubts.append(f"{self.path}: {reason}")
+        self.remarks.append((1, f"{self.path}: {reason}"))
 
     def filled(self, column: str) -> list[Any]:
         """Return the values of a column that are not empty."""
@@ -127,8 +120,9 @@ def _head(files: Files, path: str) -> _Head:
                 elif are_files and not suffix and files.images and "mask" not in column.lower():
                     raise
     heads = [_Head(path, columns, image) for image in sorted(found, key=found.__getitem__, reverse=True)]
-    for other in (one for one in heads[1:] if found[one.image] and "mask" not in one.image.lower()):
-        if other.images[:FEW] != heads[0].images[:FEW]:
+    for other in (one for one in heads[1:] if "mask" not in one.image.lower()):
+        is_name = found[other.image] or len({*other.images}) == len(other.images)
+        if is_name and other.images[:FEW] != heads[0].images[:FEW]:
             heads[0].doubt(f"{heads[0].image} and {other.image} name different images, such as two views")
     return heads[0] if heads else _Head(path, columns)
 
@@ -160,9 +154,9 @@ def _proposals(files: Files, pattern: str, heads: Sequence[_Head]) -> Iterator[R
         for column in of_split if isinstance(sources[0].splits, Fractions) else []:
             head.doubt(f"the column {column!r} may say the splits, and this recipe draws new ones")
         if unlabeled := [path for one in others for path in one.images]:
-            head.checks.append(f"images of {others[0].path} have no labels, and are left out: {len(unlabeled)}")
+            head.check(f"images of {others[0].path} have no labels, and are left out: {len(unlabeled)}")
         declared = (*(one.path for one in heads if one.path in paths or is_test(one.path)), *unlabeled)
-        yield Reading("table", sources[0], declared, head.checks, head.doubts, sources[1:])
+        yield Reading("table", sources[0], declared, head.remarks, sources[1:])
 
 
 def _sources(files: Files, head: _Head, table: str, image: str, splits: Any, targets: Sequence[str]) -> list[Any]:
@@ -188,7 +182,7 @@ def _sources(files: Files, head: _Head, table: str, image: str, splits: Any, tar
         split = "split" if isinstance(splits, str) and "{" not in splits else "splits"
         of_rows: Any = partial(ObjectTable, table, image, label=next(iter(labels), None), **{split: splits})
         if boxes and varied and not labels:
-            head.checks.append(f"no classes are taken, which may be in {', '.join(varied[:6])} (label=)")
+            head.check(f"no classes are taken, which may be in {', '.join(varied[:6])} (label=)")
         if boxes:
             return [of_rows(boxes=c if len(c) == 4 else c[0], box_format=form) for c, form in boxes]
         head.doubt("several rows name one image: box_labels are then the classes of an image")
@@ -205,7 +199,7 @@ def _sources(files: Files, head: _Head, table: str, image: str, splits: Any, tar
             head.doubt(f"no column has the name of a label, and it may be {', '.join(varied[:6])} (label=)")
     separator = None if label is None else _separator(head, label, bool(declared))
     if label is None and not fields and varied:
-        head.checks.append(f"each of the columns {', '.join(flags[:6])}{', …' * (len(flags) > 6)} is a class (label=)")
+        head.check(f"each of the columns {', '.join(flags[:6])}{', …' * (len(flags) > 6)} is a class (label=)")
         label = flags
     elif label is None and not fields and not head.stored:
         return []
@@ -214,7 +208,7 @@ def _sources(files: Files, head: _Head, table: str, image: str, splits: Any, tar
         if any(not form for form, _ in columns_of([os.path.dirname(one) for one in head.images]) or ()):
             texts.append(f"the folders, such as that of {head.images[0]}")
         if texts:
-            head.checks.append(f"no classes are taken, which may be in {', '.join(texts[:6])} (label=)")
+            head.check(f"no classes are taken, which may be in {', '.join(texts[:6])} (label=)")
     splits = splits_for(table, label is not None) if splits is FRACTIONS else splits
     make: Any = partial(Table, table, image, label, fields, splits=splits, separator=separator)
     return [make(box_format=form) for _, form in boxes] or [make()]
@@ -248,20 +242,20 @@ def _masks_and_texts(files: Files, table: str, head: _Head, targets: Sequence[st
 def _separator(head: _Head, label: str, declared: bool) -> str | None:
     """Return what divides the classes in the cells of a label, None if nothing does; add what is to be said about the label."""
     values = head.filled(label)
-    cells = {value.strip() for value in values if isinstance(value, str)}
+    cells = dict.fromkeys(value.strip() for value in values if isinstance(value, str))
     plain = _plain(label)
     if plain not in ("label", "labels", "class"):
-        head.checks.append(f"the label is the column {label!r} (label=)")
+        head.check(f"the label is the column {label!r} (label=)")
     if any(re.match(r"[\[{]", cell) for cell in cells):
         head.doubt(f"cells of {label!r} are lists as text, such as {values[0]!s:.40}: write JSON lines")
     plural = re.fullmatch(r".*(?:labels|classes|tags|ids|categories|attributes|genres)", plain) is not None
     for separator in ("|", ";", ",", " "):
         several = [cell for cell in cells if separator in cell]
         parts = {part.strip() for cell in several for part in cell.split(separator)}
-        certain = separator == "|" or parts <= cells or (plural and not parts.isdisjoint(cells))
+        certain = separator == "|" or parts <= cells.keys() or (plural and not parts.isdisjoint(cells))
         if several and (certain or (separator != " " and "(" not in "".join(several))):
             shown = "; ".join(f"{cell!r} is {cell.split(separator)}" for cell in several[:3])
-            head.checks.append(f"cells of {label!r} hold several classes: {shown} (separator=)")
+            head.check(f"cells of {label!r} hold several classes: {shown} (separator=)")
             if not certain:
                 head.doubt(f"{separator!r} in {label!r} may divide classes, or be part of their names")
             return separator
@@ -273,7 +267,7 @@ def _separator(head: _Head, label: str, declared: bool) -> str | None:
     words = Counter(word for cell in cells for word in {*cell.split()})
     if joined := [cell for cell in cells if any(words[word] > 1 for word in cell.split()[1:])]:
         rule = f"{min(joined)!r} is taken for one class; separator=' ' would divide it"
-        head.doubt(rule) if plural else head.checks.append(rule)
+        head.doubt(rule) if plural else head.check(rule)
     return None
 
 
