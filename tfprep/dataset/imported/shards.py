@@ -119,10 +119,10 @@ def list_shards(pattern: str) -> list[Shard]:
         ]
     else:
         path = Path(os.path.abspath(pattern))
-        depth = next((number for number, part in enumerate(path.parts) if _WILDCARD.search(part)), None)
-        if depth is None:
+        folder = next((one for one in path.parents if one.exists()), path)  # its own name may have brackets
+        if path.exists() or not _WILDCARD.search(names := path.relative_to(folder).as_posix()):
             return [current(path)]
-        paths = Path(*path.parts[:depth]).glob("/".join(path.parts[depth:]))
+        paths = folder.glob(names)
         shards = [current(file) for file in sorted(paths) if file.is_file() and not file.name.startswith(".")]
     if not shards:
         raise DatasetError(
