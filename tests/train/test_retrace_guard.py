@@ -57,6 +57,15 @@ def test_traces_in_the_warm_up_are_allowed(tf):
         guarded(tf.ones([size]))
 
 
+def test_functions_of_one_name_are_not_compared(tf):
+    guard = train.RetraceGuard(warmup_steps=1)
+    one, other = (guard.watch(tf.function(lambda x: x + 1)) for _ in range(2))
+    one(tf.ones([8]))
+    other(tf.ones([2, 2]))
+    with pytest.raises(RetraceError, match=r"float32 of shape \(8,\) before, float32 of shape \(1, 2\) now"):
+        one(tf.ones([1, 2]))
+
+
 def _images(tf, size, count=14):
     return tf.data.Dataset.from_tensor_slices((np.zeros([count, size, size, 3], "f"), np.zeros([count, 4], "f"))).batch(
         4

@@ -16,7 +16,7 @@ from tfprep.dataset.versions import NewVersion, current_version, locked
 from tfprep.errors import BuildError, DatasetError
 from tfprep.load import Data
 from tfprep.load import open as open_data
-from tfprep.model_fields.compute import Computer, Timing
+from tfprep.model_fields.compute import Computer
 from tfprep.model_fields.plan import FieldsPlan, FieldsTask
 from tfprep.model_fields.publish import publish_fields, remove_waiting, unpublish_fields
 from tfprep.recipe.file import load_fields
@@ -92,7 +92,7 @@ def add_fields(
         scratch = stack.enter_context(scratch_folder()) if is_remote(plan.root) else plan.root
         new = _lock(stack, plan.data, scratch, shared=chosen is not None)
         tasks = plan.tasks[chosen.number :: chosen.parts] if chosen else plan.tasks
-        due, timing = list[FieldsTask](), Timing()
+        due, calls, model_s = list[FieldsTask](), 0, 0.0
         if not plan.is_published(verify=verify):
             if verify:
                 plan.forget_damaged(tasks)
@@ -100,14 +100,15 @@ def add_fields(
             if due:
                 samples = sum(task.records for task in due)
                 with closing(Computer(plan, scratch)) as computer:
-                    timing = computer.compute(due, lambda done: on_progress(done, samples) if on_progress else None)
+                    computer.compute(due, lambda done: on_progress(done, samples) if on_progress else None)
+                    calls, model_s = computer.calls, computer.model_s
             if new is not None:
                 publish_fields(plan, scratch, new)
         if new is not None:
             remove_waiting(plan.root, plan.fields.name)
     return FieldsSummary(
         plan.root, tuple(plan.fields.store), sum(task.records for task in due), len(due), len(tasks) - len(due),
-        timing.calls, timing.model_s, time.monotonic() - began, published=chosen is None,
+        calls, model_s, time.monotonic() - began, published=chosen is None,
     )  # fmt: skip
 
 

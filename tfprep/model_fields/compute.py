@@ -7,7 +7,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,19 +29,14 @@ AHEAD = 2
 MOST_THREADS = 16
 
 
-@dataclass
-class Timing:
-    """Seconds that the model took, and how often it was called."""
-
-    model_s: float = 0.0
-    calls: int = 0
-
-
 class Computer:
     """Computes shards, one after another, with one model. Use it in one thread.
 
     While the model runs in that thread, others read and decode the batches that come next, also of the next shard, and one
     encodes and writes what it returned before.
+
+    Attributes:
+        model_s, calls: Seconds that the model took, and how often it was called.
     """
 
     def __init__(self, plan: FieldsPlan, scratch: Path) -> None:
@@ -51,7 +45,7 @@ class Computer:
         self._readers = ThreadPoolExecutor(self._threads, "tfprep-fields-read")
         self._writer = ThreadPoolExecutor(1, "tfprep-fields-write")
         self._access: dict[tuple[str, int], RandomAccess] = {}
-        self._timing = Timing()
+        self.model_s, self.calls = 0.0, 0
 
     @cached_property
     def _compute(self) -> Compute:
@@ -76,20 +70,17 @@ class Computer:
         for access in self._access.values():
             access.close()
 
-    def compute(self, tasks: Sequence[FieldsTask], mark: Callable[[int], None] = lambda item: None) -> Timing:
+    def compute(self, tasks: Sequence[FieldsTask], mark: Callable[[int], None]) -> None:
         """Compute the fields of shards, and write the file of each and then its receipt.
 
         Args:
             tasks: The shards.
             mark: Called with the samples of all these shards that are done.
 
-        Returns:
-            What the model took for them.
-
         Raises:
             BuildError: The model failed, or what it returned cannot be stored; the message names the samples.
         """
-        _, self._timing = self._compute, Timing()
+        _ = self._compute  # an error of the model itself comes before any file
         shards = {task: _ShardFile(self._plan, task, self._scratch) for task in tasks}
         writing: deque[Future[None]] = deque()
         try:
@@ -115,7 +106,6 @@ class Computer:
                 self._writer.submit(shard.abort).result()
             raise
         mark(done)
-        return self._timing
 
     def _outputs(self, task: FieldsTask, values: Mapping[str, Array]) -> tuple[list[str], dict[str, Array]]:
         keys = [str(key) for key in values["key"]]
@@ -132,8 +122,8 @@ class Computer:
         if outputs is None:
             names = ", ".join(f"{name!r}: array" for name in self._fields.store)
             raise BuildError(f"the function that model() returned gives {{{names}}}, not {type(returned).__name__}")
-        self._timing.model_s += time.monotonic() - began
-        self._timing.calls += 1
+        self.model_s += time.monotonic() - began
+        self.calls += 1
         return keys, self._checked(outputs, task, keys)
 
     def _checked(self, outputs: Mapping[str, Array], task: FieldsTask, keys: Sequence[str]) -> dict[str, Array]:

@@ -47,7 +47,7 @@ class RetraceGuard(Listener):
         self.retraces: list[str] = []
         self._warmup_steps = warmup_steps
         self._action = action
-        self._known: dict[str, list[Signature]] = {}
+        self._known: list[Signature] = []
         self._done = 0
         self._steps: TrainSteps | None = None
 
@@ -74,7 +74,7 @@ class RetraceGuard(Listener):
         if self._steps.traces > self._traces:
             # The specs of the data: within a trace, the axes that ever differed are unknown.
             call = signature({"data": getattr(self._steps.source, "element_spec", None)})
-            self._traced("the train step", call, late=self._done > self._warmup_steps, number=self._done)
+            self._traced("the train step", call, self._known, self._done)
         self._traces = self._steps.traces
 
     # --- custom training loops ----------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ class RetraceGuard(Listener):
         if not hasattr(function, "experimental_get_tracing_count"):
             raise TrainError(f"watch() guards a tf.function, got {function!r}; decorate it with @tf.function")
         name = getattr(function, "__name__", "the function")
-        calls = 0
+        calls, known = 0, list[Signature]()
 
         @functools.wraps(function.python_function)
         def guarded(*args: Any, **kwargs: Any) -> Any:
@@ -104,14 +104,13 @@ class RetraceGuard(Listener):
             calls += 1
             if function.experimental_get_tracing_count() > before:
                 call = signature(_named(function.python_function, args, kwargs))
-                self._traced(name, call, late=calls > self._warmup_steps, number=calls)
+                self._traced(name, call, known, calls)
             return result
 
         return guarded
 
-    def _traced(self, name: str, call: Signature, *, late: bool, number: int) -> None:
-        known = self._known.setdefault(name, [])
-        if late:
+    def _traced(self, name: str, call: Signature, known: list[Signature], number: int) -> None:
+        if number > self._warmup_steps:
             # The latest of the known signatures that differ in the fewest leaves.
             changed = min((differences(known_call, call) for known_call in reversed(known)), key=len, default=[])
             because = "; and ".join(changed) or (

@@ -119,10 +119,10 @@ def list_shards(pattern: str) -> list[Shard]:
         ]
     else:
         path = Path(os.path.abspath(pattern))
-        folder = next((one for one in path.parents if one.exists()), path)  # its own name may have brackets
-        if path.exists() or not _WILDCARD.search(names := path.relative_to(folder).as_posix()):
+        below = next((one for one in path.parents if one.exists()), path)  # its own name may have brackets
+        if path.exists() or not _WILDCARD.search(names := path.relative_to(below).as_posix()):
             return [current(path)]
-        paths = folder.glob(names)
+        paths = below.glob(names)
         shards = [current(file) for file in sorted(paths) if file.is_file() and not file.name.startswith(".")]
     if not shards:
         raise DatasetError(
