@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -73,7 +74,16 @@ def prepare_docstring(app, what, name, value, options, lines):
         lines[:0] = ["..", ""]
 
 
+def mark_options(app, context, lines):
+    """Show options in help texts as code, where their two dashes do not become one."""
+    for number, line in enumerate(lines):
+        if not line.lstrip().startswith(".."):
+            lines[number] = re.sub(r"(?<![\w`-])(--[a-z-]+)", r"``\1``", line)
+
+
 def setup(app):
+    app.connect("sphinx-click-process-description", mark_options)
+    app.connect("sphinx-click-process-options", mark_options)
     # Before Napoleon, which has the priority 500.
     app.connect("autodoc-process-docstring", prepare_docstring, priority=400)
 

@@ -5,11 +5,11 @@ Run: tfprep build pipelines/coco_detection.py --data data/coco --out out/coco_de
 
 The targets of a Keras detector, boxes as `rel_yxyx` and -1 where an image has fewer than 100 objects:
 
-    def targets(batch):
-        boxes = tfprep.convert_boxes(batch["boxes"], "rel_yxyx", size=(640, 640)).to_tensor(-1.0, shape=(None, 100, 4))
-        return batch["image"], {"boxes": boxes, "labels": batch["box_labels"].to_tensor(-1, shape=(None, 100))}
+    def targets(image, objects):
+        return image, {**objects, "boxes": tfprep.convert_boxes(objects["boxes"], "rel_yxyx", size=(640, 640))}
 
-    train = tfprep.open("out/coco_detection").loader("train", batch_size=16).map(targets)
+    wanted = {"inputs": "image", "targets": {"boxes": "boxes", "labels": "box_labels"}, "pad": {"boxes": 100, "box_labels": 100}}
+    train = tfprep.open("out/coco_detection").loader("train", batch_size=16, **wanted).map(targets)
 """
 
 from tfprep import Recipe, augment, codecs, sources

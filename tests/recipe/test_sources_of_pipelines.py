@@ -1,6 +1,7 @@
 """The recipes for annotations and DICOM build small data of their layout, and a trainer gets the targets that they promise."""
 
 import json
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -43,19 +44,24 @@ def build(name, root, out):
     assert not read_rejected(out)
 
 
-def test_a_keras_detector_gets_relative_boxes_with_padding(coco, tmp_path):
+def test_a_keras_detector_gets_relative_boxes_with_padding(coco, tmp_path, monkeypatch):
     pytest.importorskip("tensorflow")
     build("coco_detection", coco, tmp_path / "out")
-    fields = ["image", "boxes", "box_labels", "key"]
-    batch = next(iter(tfprep.open(tmp_path / "out").loader("val", batch_size=4, training=False, fields=fields)))
-    relative = tfprep.convert_boxes(batch["boxes"], "rel_yxyx", size=(640, 640))
-    boxes = relative.to_tensor(-1.0, shape=(None, 100, 4)).numpy()
-    labels = batch["box_labels"].to_tensor(-1, shape=(None, 100)).numpy()
-    assert (boxes.shape, labels.shape, batch["image"].shape) == ((4, 100, 4), (4, 100), (4, 640, 640, 3))
+    text = (
+        (PIPELINES / "coco_detection.py").read_text().partition('"""\n\nfrom')[0].replace("out/coco_detection", "out")
+    )
+    code = text[text.index("    def targets") :].replace('"train", batch_size=16', '"val", batch_size=4')
+    names = {"tfprep": tfprep}
+    monkeypatch.chdir(tmp_path)
+    exec(textwrap.dedent(code), names)
+    images, objects = next(iter(names["train"]))
+    boxes, labels = objects["boxes"].numpy(), objects["labels"].numpy()
+    keys = open_dataset("out").index("val", columns=["key"])["key"].to_pylist()
+    assert (boxes.shape, labels.shape, images.shape) == ((4, 100, 4), (4, 100), (4, 640, 640, 3))
     scale = 16 / 3  # 120 x 90 becomes 640 x 480, with 80 rows of padding above
     corners = [[80 + 20 * scale, x * scale, 80 + 60 * scale, (x + 40) * scale] for x in (10, 70)]
-    for key, of_image, names in zip(batch["key"].numpy(), boxes, labels, strict=True):
-        count = 0 if key == b"val2017/3.png" else 2
+    for key, of_image, names in zip(keys, boxes, labels, strict=True):
+        count = 0 if key == "val2017/3.png" else 2
         np.testing.assert_allclose(of_image[:count], np.array(corners[:count]).reshape(-1, 4) / 640, atol=1e-5)
         assert (of_image[count:] == -1).all()
         assert names[: count + 1].tolist() == [*[0, 1][:count], -1]

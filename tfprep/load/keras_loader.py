@@ -110,8 +110,8 @@ class SaveLoaderState(keras.callbacks.Callback):  # type: ignore[misc] # Keras i
     """Writes the state of the run as JSON at the end of each epoch, or every `save_freq` batches in place of that, as
     `ModelCheckpoint` writes the weights: `start_step=` takes it.
 
-    train = data.loader("train", start_step=json.loads(path.read_text()) if path.exists() else 0, **options)
-    model.fit(train, callbacks=[ModelCheckpoint(weights, save_weights_only=True), SaveLoaderState(train, path)])
+        train = data.loader("train", start_step=json.loads(path.read_text()) if path.exists() else 0, **options)
+        model.fit(train, callbacks=[ModelCheckpoint(weights, save_weights_only=True), SaveLoaderState(train, path)])
     """
 
     def __init__(self, loader: Any, path: str | os.PathLike[str], save_freq: int = 0) -> None:

@@ -105,10 +105,12 @@ class TensorFlowLoader(Loader, tf.data.Dataset):  # type: ignore[misc] # TensorF
         return arrays
 
     def eager(self) -> EagerLoader:
-        """The same passes for loops in eager code: tensors over the batches' own memory, and errors as they were raised.
+        """The same passes for loops in eager code.
 
-        for images, labels in train.eager():
-            train_step(images, labels)
+            for images, labels in train.eager():
+                train_step(images, labels)
+
+        Tensors are over the batches' own memory, and errors come as they were raised.
         """
         return EagerLoader(self)
 
