@@ -106,13 +106,6 @@ def _utf8(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def npy(value: Any) -> bytes:
-    """Return an array as the bytes of a NumPy file."""
-    file = io.BytesIO()
-    np.save(file, np.asarray(value), allow_pickle=False)
-    return file.getvalue()
-
-
 def checked_key(key: str) -> str:
     """Return a key that becomes part of a path. Raises DatasetError if it would lead out of the folder."""
     if key.startswith("/") or "\0" in key or "\\" in key or ".." in PurePosixPath(key).parts or not key:
@@ -163,7 +156,9 @@ def _member(data: Dataset, sample: StoredSample, field: str) -> tuple[str, bytes
         return "cls", str(int(value)).encode()
     if spec.shape == () and spec.kind == "scalar" and not spec.dtype.startswith("complex"):
         return "json", json.dumps(np.asarray(value).item()).encode()
-    return "npy", npy(value)
+    file = io.BytesIO()
+    np.save(file, np.asarray(value), allow_pickle=False)
+    return "npy", file.getvalue()
 
 
 # --- Parquet ---

@@ -83,7 +83,9 @@ def plain_dataset(source: SplitRows, options: LoaderOptions, shuffle_buffer: Shu
         raise LoaderError(
             f"remainder='drop' leaves no batch: {size} samples are fewer than batch_size={options.batch_size}"
         )
-    many = _takes_batches(data, outputs)  # a call of TensorFlow's parser for each batch, and not for each record
+    # A call of TensorFlow's parser for each batch, and not for each record, where all codecs decode a batch at once.
+    read = [(data.codecs.get(name), data.fields.get(name)) for name in outputs.fields if name not in EXTRA]
+    many = all(codec and codec.tf_batches and spec and None not in spec.shape for codec, spec in read)
     elements = records.batch(options.batch_size, drop_remainder=drop) if many else records
     parse = tf.autograph.experimental.do_not_convert(_parser(data, places, outputs, many=many))
     elements = elements.map(parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
@@ -139,12 +141,6 @@ def _records(
         num_parallel_calls=tf.data.AUTOTUNE,
         deterministic=True,
     )
-
-
-def _takes_batches(data: Dataset, outputs: Outputs) -> bool:
-    """Return True if the codecs of all fields decode a batch of records at once."""
-    names, specs = [name for name in outputs.fields if name not in EXTRA], data.fields
-    return all(name in specs and data.codecs[name].tf_batches and None not in specs[name].shape for name in names)
 
 
 def _parser(data: Dataset, places: Sequence[Dataset], outputs: Outputs, *, many: bool) -> Any:
