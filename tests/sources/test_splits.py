@@ -239,9 +239,9 @@ def test_a_sample_in_two_groups_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, r"Without: cannot read .*leaks.csv \(No such file or directory\); `tfprep check` writes it"),
-        ("split\ntrain\n", r"Without: .*leaks.csv, row 2: expected a value for key; got \{'split': 'train'\}"),
-        ("key,split\n,train\n", r"Without: .*leaks.csv, row 2: expected a value for key"),
+        (None, r"Without: .*leaks.csv: there is no such table; `tfprep check` writes it"),
+        ("split\ntrain\n", r"Without: .*leaks.csv: there is no column 'key'"),
+        ("key,split\n,train\n", r"Without: .*leaks.csv, row 1: expected a value for key"),
     ],
 )
 def test_a_list_that_cannot_be_read_is_an_error(root, tmp_path, content, message):

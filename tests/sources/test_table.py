@@ -80,7 +80,6 @@ def test_every_format_gives_the_same_entries(tmp_path, suffix):
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
 def test_many_batches(tmp_path, monkeypatch, suffix):
     monkeypatch.setattr(rows, "BATCH_ROWS", 7)
-    monkeypatch.setattr(rows, "BLOCK_BYTES", 300)
     content = [{"file": f"{i:04d}.jpg", "kind": f"c{i % 5}", "x": i / 2} for i in range(400)]
     entries = table(tmp_path, content, suffix, label="kind", fields={"x": ("scalar", "x")})
     assert [(e.key, *e.values) for e in entries] == [(f"{i:04d}.jpg", i % 5, i / 2) for i in range(400)]
@@ -141,7 +140,7 @@ def test_cells_become_values(tmp_path, content, options, values, suffixes):
 
 def test_columns_of_classes_with_0_and_minus_1_are_refused(tmp_path, monkeypatch):
     """As CheXpert has them, also where only a later batch has them."""
-    monkeypatch.setattr(rows, "BLOCK_BYTES", 30)
+    monkeypatch.setattr(rows, "BATCH_ROWS", 3)
     content = [{"file": f"{n}.jpg", "a": 1.0, "b": [1.0, 0.0, -1.0][n // 3]} for n in range(9)]
     with pytest.raises(SourceError, match=r"t\.csv: the columns of label hold 0 and -1, which may mean no and unknown"):
         table(tmp_path, content, "csv", label=("a", "b"))
@@ -167,6 +166,23 @@ def test_marks_between_cells_and_other_encodings(tmp_path):
             (tmp_path / "t.csv").write_bytes(content.encode(encoding))
             with pytest.raises(SourceError, match=r"t\.csv.*UTF-?8"):
                 list(Table("t.csv", "file", "kind").scan(tmp_path).entries)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('a.jpg\t"Hello\nb.jpg\tworld\nc.jpg\t"end"\n', r"t\.tsv, line 4: .* expected after '\"': double the quotes"),
+        ('a.jpg\t"Hello\nb.jpg\tworld\n', r"t\.tsv, line 3: unexpected end of data"),
+        ("a.jpg\tx\tx\n", r"t\.tsv, line 2: there are 3 cells, and 2 in the header"),
+    ],
+)
+def test_a_quote_does_not_take_rows_into_a_cell(tmp_path, text, message):
+    (tmp_path / "t.tsv").write_text(f"file\tsays\n{text}")
+    with pytest.raises(SourceError, match=message):
+        list(Table("t.tsv", "file", fields={"says": ("text", "says")}).scan(tmp_path).entries)
+    (tmp_path / "t.tsv").write_text(f'file\tsays\na.jpg\tsay "{"hi" * 200_000}" twice\n')
+    (entry,) = Table("t.tsv", "file", fields={"says": ("text", "says")}).scan(tmp_path).entries
+    assert entry.values == (f'say "{"hi" * 200_000}" twice',)
 
 
 def test_images_in_any_folder_and_splits_by_their_paths(tmp_path):
@@ -307,8 +323,8 @@ def test_a_missing_column_is_named_with_the_existing_ones(tmp_path, suffix):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("t.csv", b"file,kind\na.jpg,x\nb.jpg\n", r"t.csv cannot be read as .csv: .*2 columns, got 1"),
-        ("t.csv", b"", r"t.csv cannot be read as .csv: Empty"),
+        ("t.csv", b"file,kind\na.jpg,x\nb.jpg\n", r"t.csv, line 3: there are 1 cells, and 2 in the header"),
+        ("t.csv", b"", "there is no column 'file'; the table is empty"),
         ("t.csv", b"file,kind\n", "no rows in t.csv"),
         ("t.jsonl", b'{"file": "a.jpg"}\n{"file": \n', "t.jsonl: row 2 is not JSON: Expecting value"),
         ("t.jsonl", b'{"file": "a.jpg"}\n["b.jpg"]\n', "expected one JSON object a line; row 2 is a list"),

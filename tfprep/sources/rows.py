@@ -15,6 +15,8 @@ Arrow is imported where it reads: every recipe imports this module, and a build'
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from tfprep.errors import SourceError
 from tfprep.sources.raw import Reference, open_raw, regular_file
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
 
 BATCH_ROWS = 8192
-BLOCK_BYTES = 1 << 20
+MOST_CELL_CHARACTERS = 1 << 24
 
 
 class RowBatch(NamedTuple):
@@ -61,7 +63,7 @@ class TableRow(NamedTuple):
 def column_names(path: Path) -> list[str]:
     """Return the names of the table's columns; of JSON lines, those in the first `BATCH_ROWS` lines."""
     with _arrow_errors(path):
-        return _FORMATS[path.suffix.lower()][0](path)
+        return _format_of(path)[0](path)
 
 
 def declared_classes(path: Path, column: str) -> tuple[str, ...] | None:
@@ -91,7 +93,7 @@ def batches(path: Path, columns: Sequence[str]) -> Iterator[RowBatch]:
             known = f"the columns are {', '.join(map(repr, there))}" if there else "the table is empty"
             raise SourceError(f"{path}: {problem} {column!r}; {known}")
     with _arrow_errors(path):
-        yield from _FORMATS[path.suffix.lower()][1](path, list(dict.fromkeys(columns)))
+        yield from _format_of(path)[1](path, list(dict.fromkeys(columns)))
 
 
 def table_rows(root: Path, tables: Iterable[tuple[str, str]], columns: Sequence[str]) -> Iterator[TableRow]:
@@ -106,48 +108,44 @@ def table_rows(root: Path, tables: Iterable[tuple[str, str]], columns: Sequence[
 # --- CSV and TSV ----------------------------------------------------------------------------------------------------
 
 
-def _open_csv(path: Path, columns: list[str] | None = None) -> Any:
-    import pyarrow as pa
-    import pyarrow.csv
-
-    return pyarrow.csv.open_csv(
-        regular_file(path),
-        read_options=pyarrow.csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False),
-        parse_options=pyarrow.csv.ParseOptions(delimiter=csv_delimiter(path), newlines_in_values=True),
-        convert_options=pyarrow.csv.ConvertOptions(
-            include_columns=columns,
-            column_types={name: pa.string() for name in columns or ()},
-            strings_can_be_null=False,
-        ),
-    )
-
-
-def csv_delimiter(path: Path) -> str:
-    """A tab in TSV. In CSV a comma, or what the header has in its place: a semicolon (spreadsheets in Europe) or a tab.
-
-    SourceError if the header is not UTF-8, which Arrow checks in cells only.
-    """
-    with open_raw(path) as file:
-        header = file.readline(BLOCK_BYTES)
-    try:
-        unquoted = "".join(header.decode().split('"')[::2])
-    except UnicodeDecodeError as error:
-        raise SourceError(f"{path} is not UTF-8 ({error.reason}): save it as UTF-8") from error
-    marks = ("\t",) if path.suffix.lower() == ".tsv" else (",", ";", "\t")
-    return next((mark for mark in marks if mark in unquoted), marks[0])
+def _csv_rows(path: Path) -> Iterator[list[str]]:
+    """Yield the header, then the rows without blank lines. A quote in the wrong place, after which a cell goes on, would take
+    whole rows into the cell: it is an error."""
+    suffix_marks = ("\t",) if path.suffix.lower() == ".tsv" else (",", ";", "\t")
+    with open_raw(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
+        try:
+            unquoted = "".join(text.readline().split('"')[::2])
+            text.seek(0)
+            # In CSV a comma, or what the header has in its place: a semicolon (spreadsheets in Europe) or a tab.
+            mark = next((mark for mark in suffix_marks if mark in unquoted), suffix_marks[0])
+            csv.field_size_limit(max(csv.field_size_limit(), MOST_CELL_CHARACTERS))
+            reader = csv.reader(text, delimiter=mark, strict=True)
+            header: list[str] = []
+            for row in filter(None, reader):
+                header = header or row
+                if len(row) != len(header):
+                    rule = f"there are {len(row)} cells, and {len(header)} in the header"
+                    raise SourceError(f"{path}, line {reader.line_num}: {rule}")
+                yield row
+        except csv.Error as error:
+            fix = "double the quotes inside of a cell, or write JSON lines"
+            raise SourceError(f"{path}, line {reader.line_num}: {error}: {fix}") from error
+        except UnicodeDecodeError as error:
+            raise SourceError(f"{path} is not UTF-8 ({error.reason}): save it as UTF-8") from error
 
 
 def _csv_columns(path: Path) -> list[str]:
-    with _open_csv(path) as reader:
-        return list(reader.schema.names)
+    return next(_csv_rows(path), [])
 
 
 def _csv_batches(path: Path, columns: list[str]) -> Iterator[RowBatch]:
-    first = 1
-    with _open_csv(path, columns) as reader:
-        for batch in reader:
-            yield RowBatch(range(first, first + len(batch)), {name: batch[name].to_pylist() for name in columns})
-            first += len(batch)
+    rows = _csv_rows(path)
+    header, first = next(rows), 1
+    while chunk := list(islice(rows, BATCH_ROWS)):
+        places = {name: header.index(name) for name in columns}
+        cells = {name: [row[place] for row in chunk] for name, place in places.items()}
+        yield RowBatch(range(first, first + len(chunk)), cells)
+        first += len(chunk)
 
 
 # --- JSON lines -----------------------------------------------------------------------------------------------------
@@ -195,8 +193,7 @@ def _arrow_errors(path: Path) -> Iterator[None]:
     except FileNotFoundError as error:
         raise SourceError(f"{path}: there is no such table") from error
     except (pa.ArrowException, OSError) as error:
-        fix = ": save it as UTF-8" if "invalid UTF8" in str(error) else ""
-        raise SourceError(f"{path} cannot be read as {path.suffix}: {error}{fix}") from error
+        raise SourceError(f"{path} cannot be read as {path.suffix}: {error}") from error
 
 
 # --- Parquet files, also as Hugging Face writes them --------------------------------------------------------------------
@@ -372,7 +369,8 @@ def _cells_of(path: Path, column: str) -> Iterator[bytes | None]:
                 yield value if not inner else value and value.get(inner)
 
 
-_FORMATS: dict[str, tuple[Callable[[Path], list[str]], Callable[[Path, list[str]], Iterator[RowBatch]]]] = {
+_Format: TypeAlias = "tuple[Callable[[Path], list[str]], Callable[[Path, list[str]], Iterator[RowBatch]]]"
+_FORMATS: dict[str, _Format] = {
     ".csv": (_csv_columns, _csv_batches),
     ".tsv": (_csv_columns, _csv_batches),
     ".jsonl": (_json_columns, _json_batches),
@@ -380,3 +378,7 @@ _FORMATS: dict[str, tuple[Callable[[Path], list[str]], Callable[[Path, list[str]
     ".parquet": (_parquet_columns, _parquet_batches),
 }
 TABLE_SUFFIXES: tuple[str, ...] = tuple(_FORMATS)
+
+
+def _format_of(path: Path) -> _Format:
+    return _FORMATS.get(path.suffix.lower(), _FORMATS[".csv"])

@@ -14,7 +14,6 @@ border, and no more. Without `stratify` nothing ever moves, and the shares are r
 
 from __future__ import annotations
 
-import csv
 import re
 from array import array
 from bisect import bisect_right
@@ -33,6 +32,7 @@ from tfprep.fields import rarest_classes
 from tfprep.seeding import sample_hash
 from tfprep.sources.patterns import Pattern, compile_pattern
 from tfprep.sources.raw import parse_reference
+from tfprep.sources.rows import batches
 from tfprep.sources.source import Entry, Listing, Source, constructor_text, key_of
 
 Row: TypeAlias = tuple[Entry, "str | None"]
@@ -268,7 +268,7 @@ class Without:
 
     def scan(self, root: Path) -> Listing:
         """List the samples below `root` that the file does not name; see `Source.scan`."""
-        excluded = set(_column(Path(self.path), "Without", ("key",))["key"])
+        excluded = {key for (key,) in _listed(self.path, "Without", "key")}
         listing, reason = self.source.scan(root), f"listed in {Path(self.path).name}"
         own: dict[str, int] = {}
 
@@ -306,8 +306,8 @@ class GroupFile:
     @cached_property
     def groups(self) -> dict[str, str]:
         """The group of each sample that the file names."""
-        columns, groups = _column(Path(self.path), "GroupFile", ("key", "group")), dict[str, str]()
-        for key, group in zip(columns["key"], columns["group"], strict=True):
+        groups: dict[str, str] = {}
+        for key, group in _listed(self.path, "GroupFile", "key", "group"):
             if groups.setdefault(key, group) != group:
                 rule = f"{self.path} has {key!r} in two groups, {groups[key]!r} and {group!r}"
                 raise SourceError(f"GroupFile: {rule}; leave one of them, or give both groups one name")
@@ -324,17 +324,14 @@ def _not_in_the_data(path: str | Path, keys: Set[str], missing: Set[str]) -> dic
     return {f"listed in {Path(path).name}, but not in the data": len(missing)} if missing else {}
 
 
-def _column(path: Path, where: str, names: tuple[str, ...]) -> dict[str, list[str]]:
-    """Read columns of a CSV file of UTF-8 with a row of names."""
+def _listed(path: str | Path, where: str, *names: str) -> list[tuple[str, ...]]:
+    """Return the cells of these columns in each row of a CSV file."""
     try:
-        with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-            rows = list(csv.DictReader(file, strict=True))
-    except (OSError, csv.Error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise SourceError(
-            f"{where}: cannot read {path} ({reason}); `tfprep check` writes it. A relative path begins at the current folder"
-        ) from error
-    for number, row in enumerate(rows, 2):
-        if any(not row.get(name) for name in names):
-            raise SourceError(f"{where}: {path}, row {number}: expected a value for {' and '.join(names)}; got {row}")
-    return {name: [row[name] for row in rows] for name in names}
+        found = [batch.columns for batch in batches(Path(path), names)]
+    except SourceError as error:
+        rule = "`tfprep check` writes it. A relative path begins at the current folder"
+        raise SourceError(f"{where}: {error}; {rule}") from error
+    rows = [row for columns in found for row in zip(*(columns[name] for name in names), strict=True)]
+    if empty := next((number for number, row in enumerate(rows, 1) if not all(row)), None):
+        raise SourceError(f"{where}: {path}, row {empty}: expected a value for {' and '.join(names)}")
+    return rows

@@ -93,8 +93,6 @@ class ObjectField:
         objects = self._whole_objects(part, size)
         counted = [annotation for annotation in objects if not annotation.get("void")]
         if self.field == "boxes":
-            if without := next((annotation["id"] for annotation in counted if "box" not in annotation), None):
-                raise SampleError(f"{without} has neither a box nor a polygon")
             return np.array([annotation["box"] for annotation in counted], np.float32).reshape(-1, 4)
         if self.field == "points":
             return np.array(
