@@ -67,7 +67,7 @@ def test_floats_are_rounded_like_numpy_and_infinity_is_kept(dtype):
         (
             Png(),
             np.zeros((1_000_001, 1, 2), np.uint8),
-            r"sides of up to 1,000,000 pixels, not \[1000001, 1, 2\]; use Raw",
+            r"sides of up to 1,000,000 pixels, not \[1000001, 1, 2\]; use Zstd",
         ),
         (Raw(), np.array(["a"]), "arrays of numbers"),
         (Zstd(), np.array(["a"]), "arrays of numbers"),

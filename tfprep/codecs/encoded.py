@@ -156,8 +156,6 @@ class Png(Codec):
             raise RecipeError(f"Png(level=...) is from 0 to 9, not {self.level!r}")
 
     def encode(self, value: Any) -> Mapping[str, Feature]:
-        if value.dtype not in (np.uint8, np.uint16):
-            raise SampleError(f"PNG holds uint8 and uint16, not {value.dtype}; store it as Zstd() or Raw()")
         return {"": images.encode_png(value, self.level)}
 
     def decode(self, feature: Any, spec: FieldSpec, shape: tuple[int, ...] | None = None) -> Array:

@@ -45,6 +45,11 @@ class Arrays(Codec):
         """Return True where several sides differ."""
         return spec.shape.count(None) > 1
 
+    def tfds_feature(self, name: str, spec: FieldSpec, num_classes: int | None) -> Mapping[str, Any]:
+        """Return the bytes and the shape, which are what TensorFlow Datasets can be told of most arrays."""
+        shape = tensor_feature((len(spec.shape),), "int64", "none")
+        return {name: tensor_feature((), "string", "none"), f"{name}/shape": shape}
+
 
 @dataclass(frozen=True)
 class Raw(Arrays):
@@ -106,11 +111,8 @@ class Raw(Arrays):
         if spec.shape.count(None) <= 1 and spec.dtype not in ("uint32", "bfloat16"):
             return {name: tensor_feature(spec.shape, spec.dtype, "bytes")}
         # TFDS has no decoder for uint32 (`tf.io.decode_raw` has none), no bfloat16, and would expect another layout for several
-        # unknown sizes. One feature that it cannot decode makes the whole dataset unreadable: it gets bytes and shape instead.
-        return {
-            name: tensor_feature((), "string", "none"),
-            f"{name}/shape": tensor_feature((len(spec.shape),), "int64", "none"),
-        }
+        # unknown sizes. One feature that it cannot decode makes the whole dataset unreadable.
+        return super().tfds_feature(name, spec, num_classes)
 
 
 def check_dtype(codec: Codec, dtype: str | None) -> None:

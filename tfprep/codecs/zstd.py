@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tfprep.codecs.codec import Feature, tensor_feature
+from tfprep.codecs.codec import Feature
 from tfprep.codecs.raw import Arrays, check_dtype, checked_shape, little, stored_array
 from tfprep.errors import BuildError, LoaderError, RecipeError, SampleError
 from tfprep.fields import Array, FieldSpec
@@ -110,13 +110,6 @@ class Zstd(Arrays):
 
     def tf_decode(self, features: Mapping[str, Any], name: str, spec: FieldSpec) -> Any:
         return self.tf_features(name, spec)
-
-    def tfds_feature(self, name: str, spec: FieldSpec, num_classes: int | None) -> Mapping[str, Any]:
-        """Return the bytes and the shape, which are what TensorFlow Datasets can be told of them."""
-        return {
-            name: tensor_feature((), "string", "none"),
-            f"{name}/shape": tensor_feature((len(spec.shape),), "int64", "none"),
-        }
 
 
 def _words(array: Array) -> Array:

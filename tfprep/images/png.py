@@ -24,11 +24,13 @@ def encode_png(array: Array, level: int) -> bytes:
     """uint8 [H, W] or [H, W, C] with 1 to 4 channels, or uint16 with 1, 3 or 4, as a PNG. Two channels are stored as gray and
     alpha. `level` is zlib's, 0 to 9. Raises SampleError for any other array."""
     if max(array.shape[:2], default=0) > _LONGEST_SIDE:
-        raise SampleError(f"PNG has sides of up to {_LONGEST_SIDE:,} pixels, not {list(array.shape)}; use Raw")
+        raise SampleError(
+            f"PNG has sides of up to {_LONGEST_SIDE:,} pixels, not {list(array.shape)}; use Zstd() or Raw()"
+        )
     if array.ndim == 3 and array.shape[2] == 2:
         if array.dtype != np.uint8:
             rule = f"PNG holds two channels as uint8 only, not {array.dtype}"
-            raise SampleError(f"{rule}; use Raw, or one field a channel")
+            raise SampleError(f"{rule}; use Zstd() or Raw(), or one field a channel")
         file = io.BytesIO()
         Image.fromarray(np.ascontiguousarray(array), "LA").save(file, "PNG", compress_level=level)
         return file.getvalue()
@@ -40,7 +42,7 @@ def encode_png(array: Array, level: int) -> bytes:
         written = False
     if not written or array.dtype not in (np.uint8, np.uint16):
         raise SampleError(
-            f"PNG holds uint8 or uint16 with 1 to 4 channels, not {array.dtype} {list(array.shape)}; use Raw"
+            f"PNG holds uint8 or uint16 with 1 to 4 channels, not {array.dtype} {list(array.shape)}; use Zstd() or Raw()"
         )
     return bytes(data)
 
