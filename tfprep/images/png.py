@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -34,13 +35,11 @@ def encode_png(array: Array, level: int) -> bytes:
         file = io.BytesIO()
         Image.fromarray(np.ascontiguousarray(array), "LA").save(file, "PNG", compress_level=level)
         return file.getvalue()
-    try:
-        written, data = cv2.imencode(
-            ".png", np.ascontiguousarray(_swap_rgb(array)), [cv2.IMWRITE_PNG_COMPRESSION, level]
-        )
-    except cv2.error:
-        written = False
-    if not written or array.dtype not in (np.uint8, np.uint16):
+    written, options = False, [cv2.IMWRITE_PNG_COMPRESSION, level]
+    if array.dtype in (np.uint8, np.uint16):
+        with suppress(cv2.error):
+            written, data = cv2.imencode(".png", np.ascontiguousarray(_swap_rgb(array)), options)
+    if not written:
         raise SampleError(
             f"PNG holds uint8 or uint16 with 1 to 4 channels, not {array.dtype} {list(array.shape)}; use Zstd() or Raw()"
         )
