@@ -59,6 +59,11 @@ def test_size_of_a_batch(batch, expected):
     assert measured_size(batch) == expected
 
 
+def test_size_of_a_ragged_batch():
+    tf = pytest.importorskip("tensorflow")
+    assert measured_size({"image": tf.ragged.constant([[[1], [2]], [[3]], []], dtype=tf.float32)}) == (3, 12)
+
+
 def test_a_measurement_counts_every_batch_once():
     seen = []
 

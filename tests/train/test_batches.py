@@ -45,6 +45,8 @@ WRONG = {
     "unscaled": ([_images(images=_images()[0].astype("f"))], r"\[0\]: float images up to 25\d; divide by 255"),
     "channels_first": ([_images(images=_images()[0].transpose(0, 3, 1, 2).astype("f"))], "divide by 255"),
     "labels": ([_images(labels=np.array([0, 1, 3, -1]))], r"\[1\]: labels \[-1, 3\] are outside of \[0, 3\)"),
+    "float_labels": ([_images(labels=np.array([0, 1, 3, 2], "f"))], r"\[1\]: labels \[3.0\] are outside of \[0, 3\)"),
+    "mask": ([_images(labels=np.arange(16).reshape(4, 2, 2, 1) % 4)], r"\[1\]: labels \[3\] are outside of \[0, 3\)"),
     "one_class": ([_images(labels=np.ones(4, int))], r"\[1\]: all values are 1"),
     "shapes": ([_images(), (np.zeros([4, 9, 8, 3], np.uint8) + _images()[0][:, :1], np.arange(4) % 3)], "shapes differ"),
     "sizes": ([_images(4), _images(3), _images(4)], "batch sizes differ before the last batch"),

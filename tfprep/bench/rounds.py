@@ -261,6 +261,7 @@ def _nbytes(leaf: Any) -> int:
     """Bytes of an array or tensor of numbers, or 0 for text."""
     if isinstance(leaf, list):
         return sum(_nbytes(item) for item in leaf)
+    leaf = getattr(leaf, "flat_values", leaf)  # a ragged tensor
     try:
         count = int(getattr(leaf, "nbytes", 0))
         return count or int(leaf.dtype.size) * int(leaf.shape.num_elements())

@@ -85,7 +85,10 @@ def _problems(arrays: list[Array], values: Array, num_classes: int | None) -> It
     largest = values[np.isfinite(values)].max(initial=0)
     if is_image and is_float and largest > _UNSCALED:
         yield f"float images up to {largest:g}; divide by 255, or keep uint8 and let the model's first layer do it"
-    if num_classes is not None and not is_float and arrays[0].ndim <= 3:
+    shape = arrays[0].shape
+    is_mask, is_vector = len(shape) <= 3 or shape[3:] == (1,), shape[1:] in ((), (1,))
+    is_label = (is_vector and (values == np.rint(values)).all()) if is_float else is_mask
+    if num_classes is not None and is_label:
         outside = np.unique(values[(values < 0) | (values >= num_classes)])
         if outside.size:
             yield f"labels {outside[:10].tolist()} are outside of [0, {num_classes})"
