@@ -59,12 +59,7 @@ def available_memory(mount: Path = MOUNT, own: Path = OWN) -> int:
 
 
 def groups(mount: Path = MOUNT, own: Path = OWN) -> Iterator[Path]:
-    """Yield the folders of this process's control groups, from its own group up to the root.
-
-    Args:
-        mount: Where the control groups are mounted.
-        own: The file that names the groups of this process.
-    """
+    """Yield the folders of this process's control groups, from its own group up to the root."""
     lines: list[str] = []
     with contextlib.suppress(OSError):  # other systems than Linux have no such file
         lines = own.read_text().splitlines()

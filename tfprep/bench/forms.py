@@ -259,16 +259,11 @@ def _predict(built: Built, images_per_s: float, counts: Counter[str]) -> Predict
     disk = sum(count * each.get(name, built.bytes / built.samples) for name, count in counts.items())
     seconds = 1 / images_per_s
     if disk >= IN_MEMORY * memory_limit():
-        record = built.bytes / sum(info.samples * info.variants for info in splits.values())
-        seconds = max(seconds, _read_s(built.data) * record)
+        files = [built.data.shard_path(file) for info in splits.values() for of in info.files for file in of]
+        drop_cache(files)
+        started = time.perf_counter()
+        nbytes = sum(len(path.read_bytes()) for path in files)
+        records = sum(info.samples * info.variants for info in splits.values())
+        seconds = max(seconds, (time.perf_counter() - started) / max(1, nbytes) * built.bytes / records)
     build_s = built.fixed_s + built.sample_s * counts.total() / built.workers
     return Prediction(built.form.name, 1 / seconds, disk, build_s)
-
-
-def _read_s(data: Data) -> float:
-    """Return the seconds to read a byte from the disk; next to nothing where the system keeps the files in memory."""
-    files = [data.shard_path(file) for info in data.splits.values() for of in info.files for file in of]
-    drop_cache(files)
-    started = time.perf_counter()
-    nbytes = sum(len(path.read_bytes()) for path in files)
-    return (time.perf_counter() - started) / max(1, nbytes)

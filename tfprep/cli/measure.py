@@ -174,9 +174,6 @@ def _form_lines(forms: FormTable) -> Iterator[str]:
         yield f"note: {forms.busy}"
 
 
-MARKS = {"ok": "     ", "note": "note ", "problem": "FAIL "}
-
-
 @click.command("doctor")
 @click.argument("folder", default=".", type=click.Path(file_okay=False))
 @option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
@@ -187,11 +184,11 @@ def doctor_command(folder: str, as_json: bool) -> int:
     """
     from tfprep.bench.machine import examine
 
-    findings = []
+    findings, marks = [], {"ok": "     ", "note": "note ", "problem": "FAIL "}
     for finding in examine(folder):
         findings.append(finding)
         if not as_json:
-            text.echo(f"{MARKS[finding.status]}{finding.name:<11} {finding.value}")
+            text.echo(f"{marks[finding.status]}{finding.name:<11} {finding.value}")
             if finding.advice:
                 text.echo(f"{'':16} {finding.advice}")
     problems = sum(finding.status == "problem" for finding in findings)

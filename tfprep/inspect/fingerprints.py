@@ -58,7 +58,7 @@ def read_fingerprints(data: Dataset, on_record: OnRecord | None = None, *, from_
 
     Args:
         data: The dataset.
-        on_record: Called after each record that had to be read.
+        on_record: Called after each record.
         from_records: Whether to compute hashes that the index does not hold from the images of variant 0.
 
     Raises:

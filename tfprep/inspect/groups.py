@@ -44,12 +44,7 @@ class Suspicion:
 
 
 def suspected_groups(data: Dataset, prints: Fingerprints) -> list[Suspicion]:
-    """Return the kinds of groups that straddle splits.
-
-    Args:
-        data: The dataset.
-        prints: Its samples.
-    """
+    """Return the kinds of groups that straddle splits."""
     if len(prints.splits) < 2:
         return []
     keys = prints.keys.to_pylist()

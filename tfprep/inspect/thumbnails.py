@@ -42,14 +42,7 @@ class Thumbnail(NamedTuple):
 def read_thumbnails(
     data: Dataset, prints: Fingerprints, rows: Iterable[int], on_record: OnRecord | None = None
 ) -> dict[int, Thumbnail]:
-    """Read the pictures of variant 0 of some samples; those without an image, or whose record is damaged, are left out.
-
-    Args:
-        data: The dataset.
-        prints: Its samples.
-        rows: Rows of `prints`.
-        on_record: Called after each record.
-    """
+    """Read the pictures of variant 0 of some samples; those without an image, or whose record is damaged, are left out."""
     field = next((name for name, spec in data.fields.items() if spec.kind == "image"), None)
     ordered = sorted(rows)
     thumbnails: dict[int, Thumbnail] = {}

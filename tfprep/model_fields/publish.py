@@ -34,12 +34,7 @@ Receipts = Mapping[FieldsTask, FieldsReceipt]
 
 
 def publish_fields(plan: FieldsPlan, scratch: Path, new: NewVersion) -> None:
-    """Make the computed shards fields of the dataset.
-
-    Args:
-        plan: All shards.
-        scratch: A local folder for files on their way to a store.
-        new: The version that is made.
+    """Make the computed shards fields of the dataset; files on their way to a store are made in `scratch`.
 
     Raises:
         BuildError: A shard is not computed, shards hold arrays of different types, or another process published meanwhile.

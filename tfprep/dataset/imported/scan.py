@@ -207,19 +207,10 @@ _ENTRY = f"{__name__}:open_scan"
 def scan_shards(
     shards: Sequence[Shard], folder: Path, workers: int | None, on_bytes: Callable[[int], None]
 ) -> dict[Shard, Scanned]:
-    """Scan shards, so that each has a part file and a receipt.
+    """Scan shards, so that each has a part file and a receipt in `folder`; return the receipts.
 
-    Args:
-        shards: The shards.
-        folder: Where these files are.
-        workers: The number of processes; None for one per usable CPU, 0 for this process only.
-        on_bytes: Called with the bytes of these shards that are read so far.
-
-    Returns:
-        The receipts.
-
-    Raises:
-        DatasetError: A shard cannot be read, or was written to meanwhile.
+    `on_bytes` is called with the bytes that are read so far. DatasetError where a shard cannot be read, or was written to
+    meanwhile.
     """
     if workers is None:
         workers = usable_cpus() if sum(shard.bytes for shard in shards) >= FEW_BYTES else 0

@@ -60,14 +60,7 @@ class BuildFacts:
 
 
 def report_page(data: Dataset, stats: DatasetStats, leaks: Leaks | None, facts: BuildFacts | None = None) -> str:
-    """Return the page as HTML.
-
-    Args:
-        data: The dataset.
-        stats: Its statistics.
-        leaks: Its duplicates; None if they are not known.
-        facts: What only its build knows.
-    """
+    """Return the page as HTML; `leaks` is None if duplicates were not looked for, `facts` is what only a build knows."""
     examples = list(_examples(data))
     places = [one for _, samples in examples for one in samples]
     splits = data.manifest.splits.values()
@@ -266,13 +259,7 @@ class Place(NamedTuple):
 
 
 def pictures_of(data: Dataset, places: Iterable[Place], side_px: int) -> dict[Place, str]:
-    """Return pictures of samples of variant 0, at most `side_px` a side; samples without an image are left out.
-
-    Args:
-        data: The dataset.
-        places: The samples.
-        side_px: The longer side of a picture.
-    """
+    """Return pictures of samples of variant 0, at most `side_px` a side; samples without an image are left out."""
     by_split: dict[str, set[Place]] = defaultdict(set)
     for place in places:
         by_split[place.split].add(place)
