@@ -121,20 +121,9 @@ def compare_forms(
     workers: int | None = None,
     on_progress: Callable[[str], None] = lambda line: None,
 ) -> FormTable:
-    """Build and load a sample in each form. Imports TensorFlow.
+    """Build a sample of `samples` in each form, load it, and predict the whole dataset. Imports TensorFlow.
 
-    Args:
-        recipe: The recipe whose fields are stored.
-        root: The folder of its raw files.
-        scratch: A folder for the datasets of the sample.
-        samples: Number of samples to build.
-        split: The split to load.
-        budget: Rounds and seconds of loading.
-        workers: Worker processes, as for a build.
-        on_progress: Called with a line of text for each step.
-
-    Returns:
-        Predictions for the whole dataset.
+    `root` is the folder of the raw files, `scratch` one for the datasets; `on_progress` is called with a line for each step.
 
     Raises:
         RecipeError: If no form can be built.

@@ -140,16 +140,7 @@ def train_with_model(
     tolerated: float = TOLERATED,
     **options: Any,
 ) -> Verdict:
-    """Train a compiled Keras model on the loader, and find what limits it.
-
-    Args:
-        model: A compiled Keras model.
-        data: The dataset.
-        split: The split to load.
-        batch_size: Samples per batch.
-        seconds: Length of the training.
-        tolerated: The share of waiting (0 to 1) up to which the step is what limits.
-        **options: Other options of the loader.
+    """Train a compiled Keras model for some seconds on the loader, and find what limits it; as `train_with_step`.
 
     Raises:
         LoaderError: If the model does not accept the loader's elements.

@@ -73,10 +73,6 @@ _MOST_KEYS = 1000
 def compare(old: Dataset, new: Dataset) -> Difference:
     """Compare two datasets; of each kind of difference the first 1,000 keys are listed, and all counted.
 
-    Args:
-        old: The first dataset.
-        new: The second.
-
     Raises:
         DatasetError: An index cannot be read, or one dataset is built and the other imported.
     """

@@ -253,15 +253,9 @@ def count_traces(model: Any) -> None:
 
 
 def attach(model: Any, listener: Listener, *, timed: bool) -> TrainSteps:
-    """Listen to the train steps of a Keras model.
+    """Let `listener` listen to the train steps of a Keras model, and return these, which all its listeners share.
 
-    Args:
-        model: A model in `on_train_begin`, where `model.train_function` exists.
-        listener: What to call.
-        timed: Whether the waits for input are noted.
-
-    Returns:
-        The train steps, which all listeners of the model share.
+    Call it in `on_train_begin`, where `model.train_function` exists. `timed`: the waits for input are noted.
     """
     steps = model.train_function
     if isinstance(steps, TrainSteps) and (steps.has_run or not steps.listeners):  # the last fit broke off

@@ -139,19 +139,10 @@ class _Unreadable(Exception):
 def decide_fields(
     summaries: Mapping[str, FeatureSummary], records: int, declared: Mapping[str, Declared], *, skip: bool
 ) -> tuple[list[IndexedField], dict[str, str]]:
-    """Decide which features become which fields.
+    """Return the fields that features become, and the features that become none, with the reason.
 
-    Args:
-        summaries: What was found, by feature.
-        records: The number of records.
-        declared: What is known beforehand, by feature.
-        skip: Whether records may be left out that do not have what each record must have.
-
-    Returns:
-        The fields, and the features that become none, with the reason.
-
-    Raises:
-        DatasetError: What is declared does not fit what was found.
+    `skip`: records may be left out that do not have what each must have. DatasetError where what is declared does not fit what
+    was found.
     """
     fields, left_out = [], {}
     for feature, name in _field_names(summaries).items():
