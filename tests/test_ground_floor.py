@@ -144,6 +144,10 @@ def test_every_form_is_that_of_keras_and_comes_back(target):
     np.testing.assert_allclose(made, np.asarray(expected), rtol=1e-6)
     back = tfprep.convert_boxes(made, "xyxy", source=target, size=(100, 200))
     np.testing.assert_allclose(back, BOXES, rtol=1e-6, atol=1e-5)
+    whole = np.array([[100, 120, 250, 240]])
+    expected = tfprep.convert_boxes(whole.astype(float), target, size=(100, 200))
+    for integers in (whole.astype(np.uint8), whole.tolist()):
+        np.testing.assert_array_equal(tfprep.convert_boxes(integers, target, size=(100, 200)), expected)
 
 
 def test_tensors_and_ragged_tensors_keep_their_type():

@@ -159,13 +159,13 @@ def convert_boxes(boxes: Any, target: BoxFormat, *, source: BoxFormat = "xyxy", 
     """Convert boxes from one form to another.
 
     Args:
-        boxes: Numbers [..., 4]: an array of NumPy or JAX, a tensor of TensorFlow or PyTorch, or a `tf.RaggedTensor` [B, None, 4].
+        boxes: Numbers [..., 4]: a list, an array of NumPy or JAX, a tensor of TensorFlow (or ragged, [B, None, 4]) or PyTorch.
         target: The form of the result.
         source: The form of `boxes`.
         size: (height, width) of the image in pixels. It is needed between a relative form and one in pixels.
 
     Returns:
-        The same type and shape. Rows of four -1, with which `pad=` of a loader fills up, stay as they are.
+        The same type and shape, of a list an array. Rows of four -1, with which `pad=` of a loader fills up, stay as they are.
 
     Raises:
         RecipeError: A form is unknown, or `size` is missing.
@@ -178,6 +178,9 @@ def convert_boxes(boxes: Any, target: BoxFormat, *, source: BoxFormat = "xyxy", 
     check_box_format(target, "target")
     if hasattr(boxes, "with_flat_values"):
         return boxes.with_flat_values(convert_boxes(boxes.flat_values, target, source=source, size=size))
+    if isinstance(boxes, list | np.ndarray):
+        boxes = np.asarray(boxes)
+        boxes = boxes.astype(np.int64) if boxes.dtype.kind in "iu" else boxes  # sums in 8 or 16 bits would overflow
     sides = [boxes[..., column] for column in range(4)]
     columns = _corners(sides, source)
     relative = source.startswith("rel_"), target.startswith("rel_")
@@ -186,7 +189,10 @@ def convert_boxes(boxes: Any, target: BoxFormat, *, source: BoxFormat = "xyxy", 
             raise RecipeError(f"boxes from {source} to {target} need size=(height, width) of the image in pixels")
         factors = (size[1], size[0]) * 2
         columns = [c * f if relative[0] else c / f for c, f in zip(columns, factors, strict=True)]
-    return _stack(boxes, sides, _from_corners(columns, target))
+    library = importlib.import_module(_LIBRARIES.get(type(boxes).__module__.partition(".")[0], "numpy"))
+    filler = (sides[0] == -1) & (sides[1] == -1) & (sides[2] == -1) & (sides[3] == -1)
+    columns = _from_corners(columns, target)
+    return library.stack([library.where(filler, -library.ones_like(column), column) for column in columns], -1)
 
 
 def _corners(columns: Sequence[Any], source: str) -> list[Any]:
@@ -211,10 +217,3 @@ def _from_corners(columns: Sequence[Any], target: str) -> list[Any]:
     if form == "center_yxhw":
         return [(y0 + y1) / 2, (x0 + x1) / 2, y1 - y0, x1 - x0]
     return [y0, x0, y1, x1] if form == "yxyx" else [x0, y0, x1, y1]
-
-
-def _stack(boxes: Any, sides: list[Any], columns: list[Any]) -> Any:
-    """The columns as one array of the library of `boxes`; rows whose `sides` columns are all -1 are filler and stay."""
-    library = importlib.import_module(_LIBRARIES.get(type(boxes).__module__.partition(".")[0], "numpy"))
-    filler = (sides[0] == -1) & (sides[1] == -1) & (sides[2] == -1) & (sides[3] == -1)
-    return library.stack([library.where(filler, -library.ones_like(column), column) for column in columns], -1)

@@ -144,6 +144,10 @@ def test_unknown_splits_variants_and_fields_are_named(data):
         data.index("test")
     with pytest.raises(DatasetError, match="has 1 variants, numbered from 0; there is no 1"):
         data.index("val", 1)
+    with pytest.raises(DatasetError, match="there is no -1"):
+        next(data.samples("val", -1))
+    with pytest.raises(DatasetError, match=r"rows of split 'val' have numbers below 12, not \[3, -1\]"):
+        next(data.samples("val", positions=[3, -1]))
     with pytest.raises(DatasetError, match="has no field 'imgae'; it has image, label, weight"):
         next(data.samples("val", fields=["label", "imgae"]))
 

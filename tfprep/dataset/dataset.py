@@ -197,11 +197,13 @@ class Dataset:
     def _added(self) -> dict[str, Dataset]:
         return {}
 
-    def split(self, name: str) -> SplitInfo:
-        """Return the split of this name; DatasetError lists those there are."""
+    def split(self, name: str, variant: int = 0) -> SplitInfo:
+        """Return the split of this name; DatasetError lists those there are, and says if it has no such variant."""
         splits = self.manifest.splits
         if name not in splits:
             raise DatasetError(f"{self.path} has no split {name!r}; it has {', '.join(splits) or 'none'}")
+        if variant not in (variants := range(splits[name].variants)):
+            raise DatasetError(f"split {name!r} has {len(variants)} variants, numbered from 0; there is no {variant!r}")
         return splits[name]
 
     @cached_property
@@ -278,9 +280,7 @@ class Dataset:
         Raises:
             DatasetError: There is no such split or variant, or the index is damaged or belongs to another build.
         """
-        info = self.split(split)
-        if not 0 <= variant < info.variants:
-            raise DatasetError(f"split {split!r} has {info.variants} variants, numbered from 0; there is no {variant}")
+        self.split(split, variant)
         with self._named_if_removed():
             return read_index(self._checked_folder, self.manifest, split, variant, columns, first)
 
@@ -308,8 +308,9 @@ class Dataset:
             NumPy values by field.
 
         Raises:
-            DatasetError: The index or a record cannot be read, or there is no such field.
+            DatasetError: The index or a record cannot be read, or there is no such split, variant, row or field.
         """
+        self.split(split, variant)
         if unknown := [name for name in fields or () if name not in self.fields]:
             raise DatasetError(f"{self.path} has no field {unknown[0]!r}; it has {', '.join(self.fields)}")
         parts = []
@@ -318,9 +319,7 @@ class Dataset:
             if names and variant < entry.variants.get(split, 0):
                 parts.append(self.added(group).samples(split, variant, positions, names))
             elif names and fields is not None:  # None asks for those that this variant has
-                raise DatasetError(
-                    f"{names[0]!r} was not computed for variant {variant} of split {split!r}; run tfprep fields add for it"
-                )
+                raise DatasetError(f"variant {variant} of split {split!r} has no {names[0]!r}; run tfprep fields add")
         own = [name for name in self.manifest.fields if fields is None or name in fields]
         if own or not parts:
             parts.insert(0, self._own_samples(split, variant, positions, own))
@@ -333,6 +332,8 @@ class Dataset:
         self.check_files(split, [variant], sizes=False)
         locations = self.locations(split, range(variant, variant + 1))
         numbers = np.arange(len(locations)) if positions is None else np.array(positions, np.int64)
+        if numbers.size and not 0 <= numbers.min() <= numbers.max() < len(locations):
+            raise DatasetError(f"rows of split {split!r} have numbers below {len(locations)}, not {positions!r:.60}")
         for some in (numbers[first : first + _ROWS] for first in range(0, len(numbers), _ROWS)):
             shards = locations.shards(some).tolist()
             for position, shard, row in zip(some.tolist(), shards, locations.take(some), strict=True):
