@@ -200,6 +200,12 @@ def test_one_reader_serves_all_passes(data, reading_threads):
     assert not reading_threads()
 
 
+def test_what_was_read_ahead_of_the_last_batch_is_that_of_the_next_pass(make):
+    train, passes, ahead = make(cache=False, workers="threads", prefetch=3), 5, 4
+    assert [len(list(train)) for _ in range(passes)] == [STEPS] * passes
+    assert train.stats["records_read"] <= (passes * STEPS + ahead) * 8
+
+
 def test_after_an_error_the_next_pass_reads_anew(data, at_each_record):
     faults = [RuntimeError("once")]
 

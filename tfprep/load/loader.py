@@ -128,6 +128,11 @@ class Pass(Iterator[Any]):
         """The step that comes next."""
         return self._progress.next_step if self.first < 0 else self._step
 
+    @property
+    def is_over(self) -> bool:
+        """True if all elements were taken."""
+        return self._step == self._stop
+
     def __next__(self) -> Any:
         step, element = self.take()
         self._progress.delivered(self, step)
@@ -142,7 +147,6 @@ class Pass(Iterator[Any]):
                 self._begin()
             step = self._step
             if step == self._stop:
-                self._end()
                 raise StopIteration
             try:
                 element = self._element(step)
@@ -151,6 +155,8 @@ class Pass(Iterator[Any]):
                 self.close()
                 raise
             self._step = step + 1
+            if self.is_over:  # tf.data and Keras do not ask for more
+                self._end()
             return step, element
 
     def _begin(self) -> None:

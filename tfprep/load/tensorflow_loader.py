@@ -33,9 +33,6 @@ from tfprep.load.reader.batch import Batch
 
 PREFETCH = 2
 """Batches that TensorFlow prefetches; all others wait in the loader's window. One is in use while the next is handed over."""
-KEPT_ASKS = 16
-"""A pass that was not asked for a batch while others were asked this often is given up: its iterator was probably dropped, which
-TensorFlow does not tell. If it is asked again, it goes on where it stood."""
 WAIT = "IteratorGetNext"
 """Name of the wait for a batch in a profile: TensorBoard's input pipeline analyzer counts events of this name as input."""
 ALIGNED = 64
@@ -57,8 +54,9 @@ class TensorFlowLoader(Loader, tf.data.Dataset):  # type: ignore[misc] # TensorF
         Loader.__init__(self, pipeline)
         self._epochs, self.progress = epochs, progress or self.progress
         self._passes: dict[int, BatchPass] = {}
-        self._lock, self._asks = threading.Lock(), 0
-        self._asked: dict[int, int] = {}  # when the passes that fill batches in advance were asked last
+        self._lock = threading.Lock()
+        self._idle: set[BatchPass] = set()
+        """Passes that fill batches in advance, and do not wait for one."""
         self._number = next(_numbers)
         _loaders[self._number] = self
         self._dataset = _dataset(pipeline, self._number, None if epochs is None else epochs * self.progress.length)
@@ -88,20 +86,24 @@ class TensorFlowLoader(Loader, tf.data.Dataset):  # type: ignore[misc] # TensorF
         if self._epochs is not None:
             self.progress.warn_of_looks(LOOK)
         number, arrays = next(_numbers), partial(_arrays, self.pipeline.outputs)
+        with self._lock:
+            # Their iterators were probably dropped, which TensorFlow does not tell. One that is asked again goes on.
+            while self._idle:
+                self._idle.pop().close()
         self._passes[number] = BatchPass(self.pipeline, self.progress, arrays, self._epochs, for_framework=True)
         return number
 
     def next_arrays(self, number: int) -> Sequence[Any]:
         """The arrays of the next batch of a pass of tf.data."""
+        batches = self._passes[number]
         with self._lock:
-            self._asks += 1
-            self._asked.pop(number, None)  # a pass that waits for a batch is in use
-            for other in [other for other, asked in self._asked.items() if self._asks - asked > KEPT_ASKS]:
-                del self._asked[other]
-                self._passes[other].close()
-        arrays: Sequence[Any] = next(self._passes[number])
-        with self._lock:
-            self._asked[number] = self._asks
+            self._idle.discard(batches)
+        arrays: Sequence[Any] = next(batches)
+        if batches.is_over:
+            del self._passes[number]
+        else:
+            with self._lock:
+                self._idle.add(batches)
         return arrays
 
     def eager(self) -> EagerLoader:
