@@ -66,6 +66,26 @@ def test_cutmix_replaces_masks_and_maps_in_the_box_of_the_image(data):
                 np.testing.assert_array_equal(after[name][row], expected)
 
 
+@pytest.mark.parametrize("op", [augment.MixUp(1.0), augment.CutMix()])
+def test_a_weighted_loss_is_the_sum_of_those_of_both_samples(make_dataset, op):
+    """The loss of a prediction p is -log(p) times the label, and the weight: of a sample without a weight nothing counts."""
+
+    def make(rng, number):
+        return {"image": np.full((8, 8, 3), number, np.float32), "label": number % 3, "weight": float(number % 4)}
+
+    kinds = {"image": "image", "label": "label", "weight": "scalar"}
+    codec = {"image": codecs.Raw(), "label": codecs.Scalar(), "weight": codecs.Scalar()}
+    made = make_dataset(samples={"train": 24}, fields=tuple(kinds), make=make, kinds=kinds, codec=codec)
+    options = {"inputs": "image", "targets": "label", "sample_weight": "weight", "one_hot": 3}
+    plain, mixed = (batches(tfprep.open(made.path), 9, mix=mix, **options) for mix in ([], [op]))
+    for (before, own, weights), (after, labels, both) in zip(plain, mixed, strict=True):
+        partners = np.roll(before, -1, 0)
+        share = (after - partners).mean((1, 2, 3)) / (before - partners).mean((1, 2, 3))
+        expected = (share * weights)[:, None] * own + np.roll(((1 - np.roll(share, 1)) * weights)[:, None] * own, -1, 0)
+        np.testing.assert_allclose(both[:, None] * labels, expected, atol=1e-4)
+        assert np.allclose(labels.sum(1), 1)
+
+
 def test_each_sample_takes_one_of_two_ops(data):
     plain, made = (
         joined(batches(data, 50, **stages(ops), **MIXED)) for ops in ([], [augment.MixUp(50.0), augment.CutMix()])

@@ -147,6 +147,8 @@ def _why_not(op: MixUp | CutMix, output: Output, kinds: set[Kind], computed: boo
     """Return why an output cannot be mixed, and the fix; "" if it can be."""
     if kinds & {"boxes", "points"}:
         return f"does not move boxes and points, such as '{output.name}'; leave it out of `fields`"
+    if output.name == WEIGHT and not kinds & RASTER_KINDS and (output.shape or not output.dtype.startswith("float")):
+        return f"makes fractions of weights, which are floats, one per sample, not {output.dtype} {list(output.shape)}"
     if "scalar" in kinds and output.name != WEIGHT:
         return f"mixes two samples, and '{output.name}' would stay that of one: leave it out, or mix both in the training step"
     if isinstance(op, MixUp) and "mask" in kinds:
@@ -182,11 +184,22 @@ def mix_batch(values: dict[str, Any], mixing: Mixing, start: int, stop: int) -> 
     mixtures = [mixing.mixture(position, height, width) for position in range(start, stop)]
     for name in mixing.rasters:
         mix_rows(values[name], mixtures)
-    shares = np.array([mixture.share for mixture in mixtures], np.float32)[:, None]
+    shares = np.array([mixture.share for mixture in mixtures], np.float32)
+    if (weights := values.get(WEIGHT)) is not None and weights.ndim == 1:
+        # A loss that is linear in the labels then is the sum of both samples' weighted losses.
+        own = weights[:count] * shares
+        total = own + _partners(weights, count) * (np.float32(1) - shares)
+        values[WEIGHT] = total.astype(weights.dtype)
+        np.divide(own, total, out=shares, where=total != 0)
+    shares = shares[:, None]
     for name in mixing.labels:
-        own = values[name][:count]
-        partners = np.concatenate([values[name][1:], own[:1]])[:count]
+        own, partners = values[name][:count], _partners(values[name], count)
         values[name] = own * shares + partners * (np.float32(1) - shares)
+
+
+def _partners(values: Array, count: int) -> Array:
+    """The value of each sample's partner."""
+    return np.concatenate([values[1:], values[:1]])[:count]
 
 
 def mix_rows(pixels: Array, mixtures: Sequence[Mixture]) -> None:
