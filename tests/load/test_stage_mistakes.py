@@ -75,7 +75,7 @@ USES = [
     ({"mix": [augment.MixUp()]}, "MixUp cannot mix the class numbers of 'mask'"),
     ({"one_hot": 0}, "one_hot is True, or the number of classes"),
     ({"one_hot": True, **IMAGE}, "one_hot: no label is loaded"),
-    ({"mix": [augment.MixUp()], "one_hot": 4, **LABELED}, "one_hot=4, and 'label' has 3 classes"),
+    ({"mix": [augment.MixUp()], "one_hot": 4, **LABELED}, "'label' has 3 classes, not 4"),
     ({"bucket": [(8, 8)]}, r"bucket is Buckets\("),
     ({**BUCKET, "balance": "label"}, "leave balance and weights out"),
     ({**BUCKET, "weights": {0: 1, 1: 2, 2: 1}}, "leave balance and weights out"),

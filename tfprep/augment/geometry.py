@@ -19,7 +19,8 @@ import numpy as np
 from tfprep.augment.transform import Transform, about_center, identity, scaling, translation
 from tfprep.checks import Range, around, require, require_number, require_pixels, require_probability, require_range
 from tfprep.errors import RecipeError
-from tfprep.fields import Array, Size
+from tfprep.fields import Size
+from tfprep.optional import cv2
 
 _ATTEMPTS = 10
 """Tries of torchvision's RandomResizedCrop before it falls back to a central crop."""
@@ -405,16 +406,7 @@ class Perspective:
         if generator is None:
             return identity(size)
         height, width = size
-        corners = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float64)
+        corners = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)
         inwards = np.array([[1, 1], [-1, 1], [-1, -1], [1, -1]]) * (width, height)
         seen = corners + inwards * (generator.random((4, 2)) * self.distortion / 2)
-        return Transform(homography(seen, corners), size)
-
-
-def homography(source: Array, target: Array) -> Array:
-    """The 3 × 3 matrix that maps four points [4, 2] onto four others, its last entry 1."""
-    rows = []
-    for (x, y), (u, v) in zip(source, target, strict=True):
-        rows.append([x, y, 1, 0, 0, 0, -u * x, -u * y])
-        rows.append([0, 0, 0, x, y, 1, -v * x, -v * y])
-    return np.append(np.linalg.solve(np.array(rows), target.reshape(-1)), 1.0).reshape(3, 3)
+        return Transform(cv2.getPerspectiveTransform(seen.astype(np.float32), corners), size)

@@ -52,7 +52,13 @@ class Boundaries:
 
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
         mask = mask_of(sample, self.mask)
-        edge = thick_boundaries(mask, self.void)
+        edge = np.zeros(mask.shape, bool)
+        for numbers, marks in ((mask, edge), (mask.T, edge.T)):
+            differ = numbers[:-1] != numbers[1:]
+            if self.void is not None:
+                differ &= (numbers[:-1] != self.void) & (numbers[1:] != self.void)
+            marks[:-1] |= differ
+            marks[1:] |= differ
         if self.mode == "inner":
             edge &= mask != self.background
         if self.mode == "outer":
@@ -163,18 +169,6 @@ class OneObject:
         if self.void is not None:
             narrow[mask == self.void] = 255
         return narrow
-
-
-def thick_boundaries(mask: Array, void: int | None = None) -> Array:
-    """bool [H, W]: pixels with one of their 4 neighbors in another class; pairs with `void` do not count."""
-    edge = np.zeros(mask.shape, bool)
-    for numbers, marks in ((mask, edge), (mask.T, edge.T)):
-        differ = numbers[:-1] != numbers[1:]
-        if void is not None:
-            differ &= (numbers[:-1] != void) & (numbers[1:] != void)
-        marks[:-1] |= differ
-        marks[1:] |= differ
-    return edge
 
 
 @dataclass(frozen=True)

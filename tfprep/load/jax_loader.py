@@ -83,13 +83,10 @@ class TransferredAhead(BatchPass):
         self._ahead, self._queue = ahead, deque[tuple[int, Any]]()
 
     def __next__(self) -> Any:
-        while len(self._queue) <= self._ahead:
-            try:
-                self._queue.append(self.take())
-            except StopIteration:
-                if not self._queue:
-                    raise
-                break
+        while not self.is_over and len(self._queue) <= self._ahead:
+            self._queue.append(self.take())
+        if not self._queue:
+            raise StopIteration
         step, element = self._queue[0]
         self._progress.delivered(self, step)
         self._queue.popleft()

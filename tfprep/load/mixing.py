@@ -120,27 +120,19 @@ def plan_mixing(options: LoaderOptions, dataset: Dataset, outputs: Outputs, spec
 
 
 def _class_count(output: Output, one_hot: bool | int, classes: Mapping[str, Sequence[str]]) -> int:
-    named = len(classes.get(output.fields[0], ()))
-    if len(output.shape) == 1 and output.shape[0] is not None and output.dtype == "float32":
-        length = output.shape[0]
-        for count in (named or length, length if isinstance(one_hot, bool) else one_hot):
-            if count != length:
-                raise LoaderError(
-                    f"one_hot: '{output.name}' has a number for each of {length} classes, not of {count}; write one_hot=True"
-                )
-        return length
-    if output.shape != ():
+    length = output.shape[0] if len(output.shape) == 1 and output.dtype == "float32" else None
+    if output.shape != () and length is None:
         raise LoaderError(
             f"one_hot takes labels of one class, or float32 with a number for each class; '{output.name}' is {output.dtype} "
             f"{list(output.shape)}: leave it out"
         )
-    if one_hot is True or one_hot is False:
-        if not named:
-            raise LoaderError(f"how many classes '{output.name}' has is not known; write one_hot=N, their number")
-        return named
-    if named and named != one_hot:
-        raise LoaderError(f"one_hot={one_hot}, and '{output.name}' has {named} classes; write one_hot=True")
-    return one_hot
+    asked = 0 if isinstance(one_hot, bool) else one_hot
+    counts = [count for count in (length, len(classes.get(output.fields[0], ())), asked) if count]
+    if not counts:
+        raise LoaderError(f"how many classes '{output.name}' has is not known; write one_hot=N, their number")
+    if other := [count for count in counts if count != counts[0]]:
+        raise LoaderError(f"one_hot: '{output.name}' has {counts[0]} classes, not {other[0]}; write one_hot=True")
+    return counts[0]
 
 
 def _why_not(op: MixUp | CutMix, output: Output, kinds: set[Kind], computed: bool) -> str:
