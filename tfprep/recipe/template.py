@@ -148,11 +148,12 @@ def _geometry(detected: Reading) -> list[str]:
     sizes = detected.facts.sizes
     if not kinds & RASTER_KINDS or not sizes:
         return []
-    side = next((size for size in _SIZES if size <= detected.facts.usual_side), _SIZES[-1])
+    of_most = sorted(map(min, sizes))[len(sizes) // 20]  # at least 19 of 20 images are that large
+    side = next((size for size in _SIZES if size <= of_most), _SIZES[-1])
     if "boxes" in kinds:
         flip = [] if "points" in kinds else ["augment.Flip(p=0.5)"]
         return [f"augment.Resize({_BOX_SIDE}, {_BOX_SIDE}, pad=True)", *flip]
-    if kinds & {"mask", "map", "boxes", "points"}:
+    if kinds & {"mask", "map", "points"}:
         return ["augment.Flip(p=0.5)"] if len(set(sizes)) == 1 else [
             f"augment.Resize(shorter={side})", f"augment.Crop({side}, {side})", "augment.Flip(p=0.5)"
         ]  # fmt: skip

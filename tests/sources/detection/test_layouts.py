@@ -437,7 +437,9 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     "train/cat.# train/dog.#": r"words come again in the names of files \(cat, dog\)",
     "patient1/a# patient2/b#": "have names of dates, patients or sequences",
     "cam_a/a# cam_b/b#": "cam_a, cam_b have names of dates, patients or sequences",
-    "hazy/a# clear/b#": "clear, hazy do not have names of classes",
+    "client_0/a# client_1/b#": "client_0, client_1 have names of dates, patients or sequences",
+    "hazy_imgs/a# clear_imgs/b#": "clear_imgs, hazy_imgs do not have names of classes",
+    "database/a# queries/b#": "database, queries do not have names of classes",
     "00000/0000# 01000/0100#": "have names of dates, patients or sequences",
 }  # fmt: skip
 """What is said of a layout that is refused."""

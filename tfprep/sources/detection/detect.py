@@ -115,9 +115,9 @@ def _accounted(proposal: Reading, files: Files) -> Reading:
     unread = (path for path in every if hash(path) not in facts.used and path not in declared)
     unread = (path for path in unread if not ANSWERS.fullmatch(path))
     left = [path for path in unread if all(pattern.match_path(path) is None for pattern in patterns)]
-    classes = sorted({*facts.objects}.union(*facts.labels.values()))
+    classes = {*facts.objects}.union(*facts.labels.values())
     if classes and proposal.layout != "yolo" and len(left) <= FEW:  # YOLO's say which number a class has
-        left = [path for path in left if sorted(line for line in files.lines(path) if line in classes) != classes]
+        left = [path for path in left if sorted(filter(classes.__contains__, files.lines(path))) != sorted(classes)]
     of_tests = {folder for folder in files.images if is_test(folder) and not facts.splits.keys() & {*folder.split("/")}}
     unlabeled = {path for path in left if image_suffix(path) and path.rpartition("/")[0] in of_tests}
     if unlabeled and any(unlabeled.issuperset(couple) for pair in files.pairs for couple in pair.files):

@@ -64,12 +64,6 @@ class Facts:
         """True if the images do not become 8-bit RGB."""
         return bool({*self.forms.values()} - {_RGB})
 
-    @property
-    def usual_side(self) -> int:
-        """The shorter side in pixels that at least 19 of 20 images have, as far as they were opened."""
-        shorter = sorted(map(min, self.sizes))
-        return shorter[len(shorter) // 20]
-
     def lines(self) -> list[str]:
         """Return the facts in words, one line for each."""
         further = [f"{name} ({kind})" for name, kind in self.kinds.items() if name not in ("image", *self.labels)]

@@ -126,21 +126,25 @@ def with_classes(source: Paired, masks: Sequence[bytes]) -> tuple[Paired, list[R
 # --- folders --------------------------------------------------------------------------------------------------------
 
 _IMAGE_WORD = r"i(?:mage|mg)s?|photos?|pictures?|pics?|dsc"
-_PART = re.compile(
-    rf"(?:{_MASK_WORD.pattern}|{_IMAGE_WORD}|jpegimages|raw|rgb|inputs?|frames|instances?|panoptic|depths?|bands?|channels?|b\d\d"
-    r"|disp(?:arit(?:y|ies))?|flows?|surface_?normals|alphas?|mattes?|[hl]r|left|right|visible|vis?|thermal|infrared|n?ir"
-    r"|extra|unlabell?ed)(?:[ _-]?\d+)?",
-    re.IGNORECASE,
+_PARTS = (
+    rf"{_MASK_WORD.pattern}|{_IMAGE_WORD}|jpegimages|raw|rgb|inputs?|frames|instances?|panoptic|depths?|bands?|channels?|b\d\d"
+    r"|disp(?:arit(?:y|ies))?|flows?|surface_?normals|alphas?|mattes?|[hl]r|left|right|visible|vis?|thermal|infrared|n?ir|extra"
+    r"|unlabell?ed|quer(?:y|ies)|gallery|database|index|ref(?:erence)?s?|dist(?:orted)?|contents?|styles?|sources?|fg|bg"
 )
-"""Folders of images, or of what belongs to them, by their names: they are not classes."""
-_LOOK = re.compile(
-    r"(?:clean|clear|noisy|haz[ey]|blur(?:red|ry)?|sharp|rain(?:y|ed)?|low|high|gray|grey|colou?r)(?:[ _-]?\d+)?",
-    re.IGNORECASE,
+"""Words for images, or for what belongs to them: folders with such names are not classes."""
+_LOOKS = (
+    r"clean|clear|noisy|haz[ey]|blur(?:red|ry)?|sharp|rain(?:y|ed)?|low|high|gray|grey|colou?r|original|augmented|resized"
+    r"|cropped|processed"
 )
-"""The same, if half of the folders have such names; a few may be classes, such as of the weather."""
+"""Words for what pictures look like. A few classes may have them, such as of the weather, but not half of the classes."""
+_PART, _LOOK = (
+    re.compile(rf"(?:{words})(?:[ _-]+(?:{words}))*[ _-]?\d*", re.IGNORECASE)
+    for words in (_PARTS, f"{_PARTS}|{_LOOKS}")
+)
 GROUP = re.compile(
-    r"(?:patient|subject|person|lesion|individual|case|study|slide|scene|video|clip|seq(?:uence)?|group|session|day|fold|part"
-    r"|split|batch|chunk|shard|set|volume|cam(?:era)?|view|run|s)(?:[ _-]?\d+|[ _-][a-z])"
+    r"(?:patient|subject|person|participant|volunteer|driver|actor|user|client|device|annotator|rater|lesion|individual|case|study"
+    r"|slide|scene|video|clip|seq(?:uence)?|group|session|day|fold|part|split|batch|chunk|shard|set|volume|cam(?:era)?|view|run"
+    r"|site|hospital|cent(?:er|re)|area|zone|region|plot|flight|mission|s)(?:[ _-]?\d+|[ _-][a-z])"
     r"|(?:19|20)\d\d(?:[-_. ]?(?:0[1-9]|1[0-2])(?:[-_. ]?[0-3]\d(?:\D.*)?)?)?|[1-9]\d\d(?-i:[A-Z_][A-Z\d_]{4})|\d{5,}",
     re.IGNORECASE,
 )
@@ -203,7 +207,7 @@ def _about_classes(names: Iterable[str]) -> Iterator[Remark]:
     if strange := [name for name in classes if split_form(name) == "{split}"]:
         yield 1, f"{strange[0]}/ has the name of a split, and folders beside it do not"
     looks = [*filter(_LOOK.fullmatch, classes)]
-    if parts := [*filter(_PART.fullmatch, classes), *(looks if 2 * len(looks) >= len(classes) else [])]:
+    if parts := looks if 2 * len(looks) >= len(classes) else [*filter(_PART.fullmatch, classes)]:
         yield 1, f"{', '.join(parts[:3])} do not have names of classes, but of images and what belongs to them"
     if all(map(GROUP.fullmatch, classes)):
         yield 1, f"{', '.join(classes[:3])} have names of dates, patients or sequences, not of classes"
