@@ -2,7 +2,7 @@
 
     python benchmarks/at_load.py --data data/camvid --photos data/photos [--ffcv PYTHON] [--dali PYTHON] [--json FILE]
 
-All candidates of a task deliver the same fields and sizes by the same ops, with threads and without a cache unless they say so.
+All candidates of a task deliver the same fields and sizes by the same ops, without a cache, and with workers="auto" by default.
 Each is in a process of its own; in each round all of them deliver batches for some seconds in turn, in another order. Figures are
 medians over the rounds, ratios medians of the ratios within a round; "a core" counts the processor time of all threads and
 processes of a candidate. FFCV and DALI take part where an interpreter is named
@@ -72,7 +72,7 @@ LOADED: dict[str, tuple[str, dict[str, Any]]] = {
     "camvid at load": ("camvid at load", {**CROP, "derive": CLICKS}),
     "photos ahead": ("photos ahead", {}),
     "photos cut": ("photos cut", WINDOW),
-    "photos cut, processes": ("photos cut", {**WINDOW, "workers": "processes"}),
+    "photos cut, threads": ("photos cut", {**WINDOW, "workers": "threads"}),
     "photos cut, views": ("photos cut", {"views": {"all": (VIEWS, WINDOW)}}),
     "photos at load": ("photos at load", WINDOW),
 }
@@ -85,7 +85,7 @@ RATIOS = {
         for name in LOADED
     },
     **{f"photos cut vs {peer}": ("photos cut", f"photos {peer}") for peer in ("ffcv", "dali")},
-    "photos cut, processes vs ffcv": ("photos cut, processes", "photos ffcv"),
+    "photos cut, threads vs ffcv": ("photos cut, threads", "photos ffcv"),
 }
 
 
@@ -213,9 +213,7 @@ def candidate(name: str, folder: Path) -> Iterator[Any]:
         dataset, options = LOADED[name]
         size = BATCH[task] // (VIEWS if "views" in options else 1)
         fields = ["image", "mask", "clicks"] if task == "camvid" else ["image", "label"]
-        loader = tfprep.open(folder / dataset).numpy_loader(
-            "train", size, fields=fields, cache=False, **{"workers": "threads", **options}
-        )
+        loader = tfprep.open(folder / dataset).numpy_loader("train", size, fields=fields, cache=False, **options)
         return iter(loader.repeat())
     if kind == "py_function":
         from tfprep.bench.samples import on_the_fly

@@ -191,8 +191,8 @@ what five cores decode, and training shares that interpreter."""
 MANY_RECORDS = 10_000
 """On fewer CPUs, "auto" takes processes where every epoch reads this many records. Starting two of them takes about a second of
 processor time, and they save some 15 us a record."""
-MANY_AUGMENTED = 2_000
-"""The same where records are augmented: threads wait for each other's Python, some 100 us a record for a window and a flip."""
+MANY_AUGMENTED = 1_000
+"""The same for augmented records, each view counted: threads wait for each other's Python, 100 us for a window and a flip."""
 THREADS_EACH = 4
 """Threads of a process: 16 processes of 4 delivered more than 64 of one, and take a quarter of the memory."""
 LEAST_PROCESSES = 2
@@ -235,7 +235,7 @@ def plan_workers(
     *,
     cpus: int,
     records: int,
-    augmented: bool,
+    views: int,
     budget: int,
     needed: int,
     obstacle: Callable[[], str],
@@ -247,7 +247,7 @@ def plan_workers(
         threads: Reading threads, over all processes together.
         cpus: The CPUs that this process may use.
         records: How many records every epoch reads; 0 where a cache holds them.
-        augmented: True if they go through geometry, derived inputs or color.
+        views: The views of each that go through geometry, derived inputs or color; 0 where nothing does.
         budget: The memory budget, in bytes; fewer processes of more threads start where it is small.
         needed: What batches and decoding take of it at least, in bytes.
         obstacle: Returns why worker processes cannot read this, in words; empty where they can.
@@ -260,7 +260,7 @@ def plan_workers(
         because = "one thread reads, for which the interpreter of this process is enough"
     elif choice == "auto" and not records:
         because = f"the cache holds all records after the first epoch, and {few}"
-    elif choice == "auto" and records < (MANY_AUGMENTED if augmented else MANY_RECORDS):
+    elif choice == "auto" and records < MANY_RECORDS and records * views < MANY_AUGMENTED:
         because = f"{few}, and an epoch of {records:,} records does not repay the start of processes"
     elif choice == "auto":
         takes, because = True, f"every epoch reads {records:,} records, which repays the start of processes"

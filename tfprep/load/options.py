@@ -293,8 +293,8 @@ class LoaderOptions:
         default="auto", metadata=_rules(_one_of(*get_args(WorkersChoice)), decides="nothing")
     )
     """What fills the batches: "threads" of this process, or worker "processes", which training does not slow down. "auto" takes
-    processes, where they can read the dataset, from 8 CPUs on, and from 2 where every epoch reads 10,000 records, or 2,000 that
-    it augments. `report()` says which, and why."""
+    processes, where they can read the dataset, from 8 CPUs on, and from 2 where every epoch reads 10,000 records, or augments
+    1,000. `report()` says which, and why."""
     threads: int = field(default=0, metadata=_rules(_whole(0, MOST_THREADS), decides="nothing"))
     """Threads that read and decode, in all processes together; 0 for one per usable CPU."""
     prefetch: int | None = field(default=None, metadata=_rules(_whole(1, optional=True), decides="nothing"))

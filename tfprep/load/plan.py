@@ -265,7 +265,8 @@ def plan_loader(sources: Sequence[SplitRows], options: LoaderOptions) -> LoaderP
     all_cached = caches and table.records * sum([output.row_bytes for output in from_records]) <= budget // 2
     workers = plan_workers(
         options.workers, threads, cpus=cpus, records=0 if all_cached else schedule.size // options.host.count,
-        augmented=augmentation is not None, budget=budget, needed=batch * ((options.prefetch or 1) + HELD_ELSEWHERE) + working,
+        views=len(augmentation.views) if augmentation else 0, budget=budget,
+        needed=batch * ((options.prefetch or 1) + HELD_ELSEWHERE) + working,
         obstacle=lambda: _obstacle(filled, specs, fields_in, augmentation, remote),
     )  # fmt: skip
     most = workers.most_prefetch(batch_rows)

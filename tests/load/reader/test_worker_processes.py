@@ -455,7 +455,9 @@ MANY = {"threads": 64}
         (1, MUCH, 0, "one thread reads"),
         (2, {**MUCH, "cache": "auto"}, 0, "the cache holds all records after the first epoch"),
         (2, {**MUCH, "cache": "auto", "training": False}, 2, "every epoch reads 90 records"),  # there is no cache
-        (2, {**MUCH, "least": 91, "geometry": [augment.Flip()]}, 2, "every epoch reads 90 records"),
+        (2, {**LITTLE, "augmented": 90, "geometry": [augment.Flip()]}, 2, "every epoch reads 90 records"),
+        (2, {**LITTLE, "augmented": 91, "geometry": [augment.Flip()]}, 0, "an epoch of 90 records"),
+        (2, {**LITTLE, "augmented": 180, "views": {"a": (2, {"geometry": [augment.Flip()]})}}, 2, "reads 90 records"),
         (64, MANY, 16, ""),
         # 40 MiB each, in at most half of the budget.
         (64, {**MANY, "memory_budget": "640MB"}, 8, ""),
@@ -468,7 +470,7 @@ def test_processes_where_they_repay_and_fit(data, monkeypatch, cpus, options, pr
     options = {"fields": ["image"], **options}
     monkeypatch.setattr("tfprep.load.plan.usable_cpus", lambda: cpus)
     monkeypatch.setattr("tfprep.load.budget.MANY_RECORDS", options.pop("least", 10_000))
-    monkeypatch.setattr("tfprep.load.budget.MANY_AUGMENTED", 90)
+    monkeypatch.setattr("tfprep.load.budget.MANY_AUGMENTED", options.pop("augmented", 1_000))
     report = data.numpy_loader("train", 8, **options).report()
     workers, memory = report["workers"], report["memory"]
     assert workers["kind"] == ("processes" if processes else "threads")
