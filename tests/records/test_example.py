@@ -76,7 +76,8 @@ def test_bytes_are_those_of_a_deterministic_protobuf(features):
 def test_a_span_covers_the_features_bytes(features):
     payload, spans = encode(features)
     for name, value in features.items():
-        content = payload[spans[name].offset : spans[name].offset + spans[name].size]
+        offset, size = spans[name]
+        content = payload[offset : offset + size]
         if isinstance(value, bytes):
             assert content == value
         elif isinstance(value, list):

@@ -26,22 +26,9 @@ if TYPE_CHECKING:
     from tfprep.builder.start import build, build_part, finish_build
 
 __all__ = [
-    "BuildEvent",
-    "BuildOptions",
-    "BuildProgress",
-    "BuildSummary",
-    "OnEvent",
-    "OnProgress",
-    "Part",
-    "PartSummary",
-    "Ray",
-    "ShardState",
-    "build",
-    "build_part",
-    "explain",
-    "finish_build",
-    "plan_build",
-]
+    "BuildEvent", "BuildOptions", "BuildProgress", "BuildSummary", "OnEvent", "OnProgress", "Part", "PartSummary", "Ray",
+    "ShardState", "build", "build_part", "explain", "finish_build", "plan_build",
+]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(
     __name__,

@@ -19,7 +19,6 @@ from tfprep.dataset.versions import NEW, find_current
 from tfprep.errors import BuildError, DatasetError, StorageError
 from tfprep.storage.local import locked as file_locked
 from tfprep.storage.local import writing
-from tfprep.storage.store import open_store
 from tfprep.storage.urls import folder_at, is_remote, scheme_of
 
 if TYPE_CHECKING:
@@ -106,15 +105,9 @@ class Layout:
         above = next(path for path in (self.out, *self.out.absolute().parents) if path.exists())
         if not above.is_dir():
             raise BuildError(f"{self.out}: {above} is a file; --out names a folder, which is created if it is missing")
-        try:
-            with writing(self.out):
-                for folder in (self.staged, self.receipts, self.recipes):
-                    folder.mkdir(parents=True, exist_ok=True)
-        except BuildError as error:
-            # In /proc, for example; elsewhere the missing parents would have been created.
-            if isinstance(error.__cause__, FileNotFoundError):
-                raise BuildError(f"{self.out}: no folder can be made there; choose another with --out") from error
-            raise
+        with writing(self.out):
+            for folder in (self.staged, self.receipts, self.recipes):
+                folder.mkdir(parents=True, exist_ok=True)
 
 
 @contextmanager
@@ -137,7 +130,7 @@ _PREFIX = "build-"
 
 @contextmanager
 def placed(out: str | os.PathLike[str]) -> Iterator[Layout]:
-    """Yield the folders of a build; the log of one into a store is copied there in the end.
+    """Yield the folders of a build.
 
     Raises:
       BuildError: Nothing can be built there.
@@ -152,20 +145,7 @@ def placed(out: str | os.PathLike[str]) -> Iterator[Layout]:
     with scratch_folder() as own:
         layout = Layout(folder, own)
         layout.make()
-        try:
-            yield layout
-        except StorageError:
-            raise  # The log would meet the same error.
-        except BaseException:
-            _copy_logs(layout)
-            raise
-        _copy_logs(layout)
-
-
-def _copy_logs(layout: Layout) -> None:
-    for path in layout.here.rglob("*.log"):
-        with suppress(StorageError):
-            open_store(layout.out).write(f"{layout.here.name}/{path.relative_to(layout.here).as_posix()}", path)
+        yield layout
 
 
 @contextmanager

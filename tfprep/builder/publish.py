@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from tfprep.builder.layout import Layout
-from tfprep.builder.planning.plan import Plan, recorded_versions
+from tfprep.builder.planning.plan import Plan, building_versions
 from tfprep.builder.receipts import Receipt, contents_path, read_contents
 from tfprep.builder.shards.sums import Moments, merge
 from tfprep.codecs import Scalar
@@ -170,7 +170,7 @@ def manifest_of(
         classes=plan.listing.classes,
         class_counts={name: class_counts[name] for name in codecs if name in class_counts},
         statistics=statistics,
-        versions=recorded_versions(),
+        versions=building_versions(),
         rejected=sum(len(receipt.rejected) for receipt in receipts),
         inputs=sha256(
             "".join([*(receipt.digest for receipt in receipts), *_rejected_lines(receipts)]).encode()

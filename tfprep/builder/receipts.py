@@ -177,38 +177,33 @@ def read_receipt(
     return receipt
 
 
-def is_of(layout: Layout, receipt: Receipt, published: Mapping[str, str] | None, *, verify: bool = False) -> bool:
+def is_of(layout: Layout, receipt: Receipt, published: Mapping[str, str] | None, *, verify: bool) -> bool:
     """Return True if the files of a shard are those of its receipt, as far as their sizes do not say so.
 
     Args:
       layout: The folders of the build.
       receipt: What `read_receipt` returned.
-      published: The SHA-256 of the shards of the current version, by name; None where its manifest cannot be read.
+      published: The SHA-256 of the shards of the current version, by name; None where names say nothing.
       verify: Read all bytes, also those of the `.idx` files.
     """
-    if layout.at_store and not verify:
-        return True  # names belong to contents
-    for file in receipt.files:
-        path = layout.find(file.name)
-        assert path is not None
-        is_waiting = path.parent == layout.staged
-        if (verify or (published is None and not is_waiting)) and digest_of(path).sha256 != file.sha256:
-            return False
-        if published is not None and not is_waiting and not layout.at_store and published.get(file.name) != file.sha256:
-            return False
-    return not verify or _has_idx_of(layout, receipt)
-
-
-def _has_idx_of(layout: Layout, receipt: Receipt) -> bool:
+    if published is not None and any(
+        published.get(file.name) != file.sha256
+        for file in receipt.files
+        if layout.find(file.name) != layout.staged / file.name
+    ):
+        return False
+    if not verify:
+        return True
     try:
         contents = read_contents(layout, receipt)
     except BuildError:  # it is damaged, so that nothing says which records there were
         return False
     for file, rows in zip(receipt.files, contents.rows, strict=True):
-        name = f"{file.name}.idx"
-        path = layout.find(name)
+        path, text_index = layout.find(file.name), layout.find(f"{file.name}.idx")
         text = format_index(Frame(row[1], row[2]) for row in rows)
-        if path is None or read_content(path) != text.encode():
+        if path is None or digest_of(path).sha256 != file.sha256:
+            return False
+        if text_index is None or read_content(text_index) != text.encode():
             return False
     return True
 

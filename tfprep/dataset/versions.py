@@ -475,7 +475,16 @@ class NewVersion:
         """
         assert self._next is not None
         if is_remote(self.root):
-            self._point_at_store(self._next)
+            try:  # `replace` takes a pointer with this content for its own: where an answer was lost, the run's word says so
+                pointer = json.dumps({"version": self._next.number, "run": self._run}) + "\n"
+                open_store(self.root).replace(POINTER, pointer.encode(), self._pointer)
+            except ObjectChangedError as error:
+                raise BuildError(
+                    f"{self.root}: another process published in the meantime, so this one did not; run the same command again: "
+                    "it continues from the shards that are there"
+                ) from error
+            for name in self._names:
+                (self.folder / name).unlink()
         else:
             present = max(1, len(version_numbers(self.root)) - 1)
             self._move_into_place(self._next)
@@ -510,19 +519,6 @@ class NewVersion:
         for name in sorted(self._names, key=lambda name: name == MANIFEST):
             store.write(f"{version.path.name}/{name}", self.folder / name)
         return version
-
-    def _point_at_store(self, version: Version) -> None:
-        """Replace the pointer if nobody else has."""
-        try:  # `replace` takes a pointer with this content for its own: where an answer was lost, the run's word says so
-            pointer = json.dumps({"version": version.number, "run": self._run}) + "\n"
-            self._pointer = open_store(self.root).replace(POINTER, pointer.encode(), self._pointer)
-        except ObjectChangedError as error:
-            raise BuildError(
-                f"{self.root}: another process published in the meantime, so this one did not; run the same command again: it "
-                "continues from the shards that are there"
-            ) from error
-        for name in self._names:
-            (self.folder / name).unlink()
 
 
 def find_current(root: Path) -> Version | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tfprep.builder.planning.plan import recorded_versions
+from tfprep.builder.planning.plan import building_versions
 from tfprep.codecs import TopK
 from tfprep.dataset import Dataset, FieldInfo, FileInfo, Manifest, SplitInfo
 from tfprep.dataset.index import joined_tables, schema, write_index
@@ -63,7 +63,7 @@ def publish_fields(plan: FieldsPlan, scratch: Path, new: NewVersion) -> None:
         recipe={"model_fields": plan.description},
         fields={name: FieldInfo(specs[name], codec) for name, codec in stored.items()},
         splits=splits,
-        versions=recorded_versions(),
+        versions=building_versions(),
     )
     content = _written(plan, receipts, manifest, scratch)
     entry = AddedFields(

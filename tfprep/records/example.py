@@ -43,13 +43,6 @@ class ExampleError(ValueError):
     """The bytes are not a `tf.train.Example`, or are one that cannot be read by offset; the text says why."""
 
 
-class FeatureSpan(NamedTuple):
-    """The position of a feature's bytes in a payload: the content of a single bytes value, or the packed numbers."""
-
-    offset: int
-    size: int
-
-
 class Span(NamedTuple):
     """The place of a feature in an Example.
 
@@ -68,15 +61,15 @@ class Span(NamedTuple):
     last: int
 
 
-def encode(features: Mapping[str, FeatureValue]) -> tuple[bytes, dict[str, FeatureSpan]]:
+def encode(features: Mapping[str, FeatureValue]) -> tuple[bytes, dict[str, tuple[int, int]]]:
     """Serialize an Example.
 
     Args:
         features: The value of each feature by name.
 
     Returns:
-        The serialized Example, and the span of every feature in it. A feature of several byte strings has the span of the first;
-        an empty list has a span of size 0.
+        The serialized Example, and the offset and size of every feature's bytes in it: of the content of a single bytes value, of
+        the first of several, or of the packed numbers. An empty list has the size 0.
 
     Raises:
         TypeError: No feature can hold a value.
@@ -90,7 +83,7 @@ def encode(features: Mapping[str, FeatureValue]) -> tuple[bytes, dict[str, Featu
         ends[name] = (position + len(head), len(content))
         position += len(head) + len(content) + len(tail)
     prefix = b"\x0a" + varint(position)
-    spans = {name: FeatureSpan(len(prefix) + start, size) for name, (start, size) in ends.items()}
+    spans = {name: (len(prefix) + start, size) for name, (start, size) in ends.items()}
     return b"".join((prefix, *chunks)), spans
 
 

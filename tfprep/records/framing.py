@@ -68,15 +68,8 @@ def frame(payload: bytes) -> bytes:
     return b"".join((length, struct.pack("<I", masked_crc(length)), payload, struct.pack("<I", masked_crc(payload))))
 
 
-def footer_crc(framed: bytes | memoryview | Array) -> int:
-    """Read the checksum of a payload from its frame.
-
-    Args:
-        framed: The bytes of the frame.
-
-    Returns:
-        The masked CRC-32C of the payload, the last four bytes of the frame.
-    """
+def _footer_crc(framed: bytes | Array) -> int:
+    """Return the masked CRC-32C of the payload that a frame ends with."""
     return int.from_bytes(framed[-FOOTER_BYTES:], "little")
 
 
@@ -104,7 +97,7 @@ class RecordWriter:
         self.frames.append(written)
         self.sha256.update(framed)
         self.bytes += len(framed)
-        return written, footer_crc(framed)
+        return written, _footer_crc(framed)
 
 
 class Found(NamedTuple):
@@ -148,7 +141,7 @@ def find_records(file: BinaryIO, size: int) -> Iterator[Found]:
         if fault:
             yield Found(offset, None, 0, fault)
             return
-        payload, payload_crc = body[:length], footer_crc(body)
+        payload, payload_crc = body[:length], _footer_crc(body)
         wrong = masked_crc(payload) != payload_crc
         yield Found(offset, payload, payload_crc, "wrong checksum of the payload" if wrong else "")
         offset += needed
@@ -224,7 +217,7 @@ def check_frame(
             fault = f"the frame holds {size + FRAME_BYTES} bytes, the index says {where.size}"
         elif len(data) < where.size:
             fault = f"cut short: {len(data) - HEADER_BYTES} of {size + FOOTER_BYTES} bytes after the header"
-        elif (crc := masked_crc(payload := data[HEADER_BYTES:stop])) != footer_crc(data[: where.size]):
+        elif (crc := masked_crc(payload := data[HEADER_BYTES:stop])) != _footer_crc(data[: where.size]):
             fault = "wrong checksum of the payload"
         elif payload_crc is not None and payload_crc != crc:
             fault = OTHER_RECORD

@@ -248,7 +248,7 @@ def maker_versions() -> dict[str, str]:
 
 
 def building_versions() -> dict[str, str]:
-    """Return the versions that all machines of one build share: of the libraries, of tfprep, and of Python."""
+    """Return the versions that all machines of one build share, and that the manifest names: of libraries, tfprep and Python."""
     from importlib.metadata import version  # takes 20 ms, which only publication and parts need
 
     # Zstd loses nothing: another version of numcodecs makes other bytes of the same values, and no shard has to be built again.
@@ -257,6 +257,7 @@ def building_versions() -> dict[str, str]:
         "python": python_version(),
         **maker_versions(),
         "numcodecs": version("numcodecs"),
+        "pyarrow": version("pyarrow"),
     }
 
 
@@ -266,12 +267,3 @@ def warning_of_opencv() -> str:
     if int(version.partition(".")[0]) >= PRECISE_OPENCV:
         return ""
     return f"OpenCV {version} rounds warps to 1/32 pixel; version {PRECISE_OPENCV} does not"
-
-
-@cache
-def recorded_versions() -> dict[str, str]:
-    """Return the versions that the manifest names."""
-    import pyarrow as pa  # Not at the top: worker processes import this module and need no Arrow.
-
-    libraries = {name: number for name, number in building_versions().items() if name != "maker"}
-    return {**libraries, "pyarrow": pa.__version__}

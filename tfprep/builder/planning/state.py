@@ -83,10 +83,10 @@ def shard_states(
     """
     places = list(plan.starts if shards is None else shards)
     published: dict[str, str] | None = None
-    if layout.current is None or layout.at_store:
-        published = {}
-    elif layout.manifest is not None:
+    if not layout.at_store and layout.manifest is not None:  # at a store names belong to contents
         published = {file.name: file.sha256 for file in layout.manifest.shard_files()}
+    elif not layout.at_store and layout.current is not None:  # nothing says which shards these are
+        verify = True
     for (split, shard), receipt in zip(places, read_receipts(layout, places), strict=True):
         if receipt is None:
             yield ShardState(split, shard, plan.size(split, shard), NOT_BUILT)

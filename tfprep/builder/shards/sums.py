@@ -153,8 +153,4 @@ def class_counts(value: Any, classes: int) -> dict[int, int]:
         numbers = numbers[(numbers >= 0) & (numbers < classes)]  # void may be -1, or 2^32 - 1
         counts = np.bincount(numbers.astype(np.int64), minlength=classes)
         return {number: int(counts[number]) for number in np.flatnonzero(counts).tolist()}
-    few: dict[int, int] = {}
-    for number in numbers.tolist():
-        if 0 <= number < classes:
-            few[number] = few.get(number, 0) + 1
-    return few
+    return Counter(number for number in numbers.tolist() if 0 <= number < classes)
