@@ -241,8 +241,8 @@ def _stored(sample, codec, kinds, specs, values):
         if kinds[name] in RASTER_KINDS and "height" not in columns:
             columns["height"], columns["width"] = spec.shape[:2]
     payload, spans = records.encode({name + suffix: one for name in codec for suffix, one in encoded[name].items()})
-    columns |= {f"{name}_size": spans[name].size for name in codec}
-    return payload, {f"{name}_offset": spans[name].offset for name in codec}, columns
+    columns |= {f"{name}_size": spans[name][1] for name in codec}
+    return payload, {f"{name}_offset": spans[name][0] for name in codec}, columns
 
 
 @pytest.fixture

@@ -69,15 +69,12 @@ def write_files(
     return replace(manifest, files=digests)
 
 
-def remove_receipts(layout: Layout, receipts: Sequence[Receipt]) -> None:
-    """Remove what is left of shards that the dataset does not have any more; `receipts` are those of all shards."""
-    kept = {
-        path.name
-        for receipt in receipts
-        for path in (layout.receipt(receipt.split, receipt.shard), contents_path(layout, receipt))
-    }
+def remove_notes(layout: Layout, receipts: Sequence[Receipt]) -> None:
+    """Remove the receipts and recipes of shards that the dataset does not have any more; `receipts` are those of all shards."""
+    paths = [(layout.receipt(one.split, one.shard), contents_path(layout, one)) for one in receipts]
     with suppress(DatasetError, OSError):  # Only room is lost.
-        remove_files(layout.receipts, names_in(layout.receipts) - kept)
+        remove_files(layout.receipts, names_in(layout.receipts) - {path.name for pair in paths for path in pair})
+        remove_files(layout.recipes, names_in(layout.recipes) - {f"{one.fingerprint}.json" for one in receipts})
 
 
 def is_published(layout: Layout, new: NewVersion, before: Manifest, manifest: Manifest) -> bool:

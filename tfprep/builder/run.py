@@ -6,7 +6,7 @@ import os
 import pickle
 import secrets
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,15 +24,7 @@ from tfprep.builder.options import (
     worker_count,
 )
 from tfprep.builder.planning.parts import agree, check_common_plan, check_complete, read_common_plan
-from tfprep.builder.planning.plan import (
-    Plan,
-    forget_recipes,
-    make_plan,
-    maker_versions,
-    remember_recipes,
-    remember_shards,
-    warning_of_opencv,
-)
+from tfprep.builder.planning.plan import Plan, make_plan, maker_versions, remember, warning_of_opencv
 from tfprep.builder.planning.state import (
     CRASHED,
     DAMAGED,
@@ -139,9 +131,9 @@ class Build:
     _scheduler: ShardScheduler | None = None
 
     @property
-    def _built(self) -> list[ShardState]:
-        """All shards that were written, each once."""
-        return list(self._scheduler.built.values()) if self._scheduler else []
+    def _built(self) -> Mapping[tuple[str, int], int]:
+        """The number of samples of each shard that was written."""
+        return self._scheduler.built if self._scheduler else {}
 
     def build(self) -> BuildSummary:
         """Build what is due, and publish."""
@@ -149,7 +141,7 @@ class Build:
         plan = self._plan()
         remove_file(self.layout.part_plan)
         states = self._states(plan)
-        self._remember(plan)
+        remember(plan, self.layout, self.options)
         due = [state for state in states if self._is_due(state)]
         return self._publish(plan, self._build_all(plan, due))
 
@@ -162,7 +154,7 @@ class Build:
         # A part that is started once more after the publication stores no plan that would bind later builds.
         if due or size_of(self.layout.part_plan) is not None:
             agree(plan, self.layout, part, self.options)
-        self._remember(plan)
+        remember(plan, self.layout, self.options)
         self._run_tasks(plan, due)
         receipts = _receipts(plan, self.layout, shards)
         rejected = sum(len(receipt.rejected) for receipt in receipts)
@@ -173,7 +165,7 @@ class Build:
             shards=len(receipts),
             samples=sum(receipt.records for receipt in receipts) + rejected,
             rejected=rejected,
-            built_samples=sum(state.samples for state in self._built),
+            built_samples=sum(self._built.values()),
             built_shards=len(self._built),
             seconds=time.monotonic() - self.started,
         )
@@ -196,7 +188,7 @@ class Build:
             return 0, 0
         count = min(most, len(plan.starts))
         agree(plan, self.layout, Part(0, count), self.options)
-        self._remember(plan)
+        remember(plan, self.layout, self.options)
         numbers = sorted({place % count for place, shard in enumerate(plan.starts) if shard in due})
         samples = shards = rejected = 0
         try:
@@ -267,11 +259,6 @@ class Build:
         if self.confirm is not None and not self.confirm(text):
             raise BuildError("nothing was built, because the code changed; --accept-code keeps the shards as they are")
 
-    def _remember(self, plan: Plan) -> None:
-        if self.options.limit is None:
-            remember_shards(plan, self.layout)
-        remember_recipes(plan, self.layout)
-
     def _publish(self, plan: Plan, receipts: Sequence[Receipt], *, report: bool = False) -> BuildSummary:
         """Make the shards the dataset. `report`: write the report even if this run built nothing."""
         from tfprep.builder import publish
@@ -295,7 +282,7 @@ class Build:
             self._report(self.new.complete(manifest), manifest, plan, receipts, before)
             self.new.publish(self.options.keep)
         self.new.clear()
-        publish.remove_receipts(self.layout, receipts)
+        publish.remove_notes(self.layout, receipts)
         if self.new.copied:
             self.log_event(
                 "warning",
@@ -308,10 +295,7 @@ class Build:
                 f"the fields {group!r} that a model added do not fit the dataset any more (shards were built again, or variants "
                 "are gone): it is published without them; run tfprep fields add again, which computes only what is missing",
             )
-        forget_recipes(plan, self.layout)
-        built = self._built
-        samples = sum(state.samples for state in built)
-        if built or report:
+        if self._built or report:
             for name, sentence in tfds_limits(manifest).items():
                 self.log_event("warning", sentence, field=name)
         infos = manifest.splits
@@ -329,8 +313,8 @@ class Build:
             first_rejected=publish.first_rejected(receipts),
             passed_over=plan.listing.tally,
             splits=splits,
-            built_samples=samples,
-            built_shards=len(built),
+            built_samples=sum(self._built.values()),
+            built_shards=len(self._built),
             seconds=time.monotonic() - self.started,
         )
         text = f"{summary.records} records of {summary.samples} samples, {summary.rejected} rejected"
@@ -343,7 +327,7 @@ class Build:
         """Write the report of a version into its folder before it is published, and say what is missing in the data."""
         from tfprep.builder.report import empty_parts, notes_on_build, write_report
 
-        seconds, samples = time.monotonic() - self.started, sum(state.samples for state in self._built)
+        seconds, samples = time.monotonic() - self.started, sum(self._built.values())
         notes = notes_on_build(receipts, manifest, before if self.options.limit is None else None)
         for line in notes:
             self.log_event("warning", line)

@@ -22,7 +22,7 @@ class ShardScheduler:
     """Runs shard tasks.
 
     Attributes:
-      built: The shards that were written, by split and shard.
+      built: The number of samples of each shard that was written, by split and shard.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class ShardScheduler:
         self._expected: dict[tuple[str, int], int] = {}
         self._rejected: dict[tuple[str, int], int] = {}
         self._samples = self._samples_done = 0
-        self.built: dict[tuple[str, int], ShardState] = {}
+        self.built: dict[tuple[str, int], int] = {}
 
     def run(self, shards: Sequence[ShardState]) -> None:
         """Build the shards, and return when all are done. Raises BuildError."""
@@ -79,7 +79,7 @@ class ShardScheduler:
         built, rejected, seconds = (event.result[name] for name in ("built", "rejected", "seconds"))
         samples = len(task.samples)
         if built:
-            self.built[task.split, task.shard] = ShardState(task.split, task.shard, samples, "")
+            self.built[task.split, task.shard] = samples
         self._rejected[task.split, task.shard] = rejected
         self._samples_done += samples
         what = "built" if built else "unchanged in content"

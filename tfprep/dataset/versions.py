@@ -109,9 +109,6 @@ def current_version(root: PathOrUrl) -> Version:
     except DatasetError as error:
         if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
             raise DatasetError(f"{place} holds no {POINTER}: {_why_not(place)}") from FileNotFoundError()
-        # Neither of the two raises where access is denied.
-        if not is_remote(path) and os.path.exists(path) and not os.path.isfile(path):
-            raise DatasetError(f"{path} is not a regular file: move it away, then run the build again") from error
         raise
     except OSError as error:
         raise DatasetError(f"{path} cannot be read ({error.strerror or error})") from error

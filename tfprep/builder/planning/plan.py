@@ -32,7 +32,7 @@ from tfprep.recipe import Recipe
 from tfprep.recipe.describe import NO_SOURCE
 from tfprep.sources import Listing
 from tfprep.sources.raw import file_system_of
-from tfprep.storage.urls import durable_write, names_in, read_content, remove_file
+from tfprep.storage.urls import durable_write, names_in, read_content
 
 SHARD_BYTES = 64 << 20
 """Largest number of raw bytes in a shard by default."""
@@ -142,25 +142,15 @@ def make_plan(recipe: Recipe, root: Path, layout: Layout, options: BuildOptions)
     )  # fmt: skip
 
 
-def remember_shards(plan: Plan, layout: Layout) -> None:
-    """Note the number of shards: later builds of the dataset keep it, whatever is added."""
+def remember(plan: Plan, layout: Layout, options: BuildOptions) -> None:
+    """Note what is built, by its fingerprint, and the number of shards, which later builds keep, whatever is added."""
     known = _remembered(layout, plan.recipe.name)
-    if known != {**known, **plan.shards}:
+    if options.limit is None and known != {**known, **plan.shards}:
         durable_write(layout.plan, json.dumps({"name": plan.recipe.name, "shards": {**known, **plan.shards}}))
-
-
-def remember_recipes(plan: Plan, layout: Layout) -> None:
-    """Keep what is built, by its fingerprint, as long as receipts may refer to it."""
-    known = names_in(layout.recipes)
+    names = names_in(layout.recipes)
     for split, fingerprint in plan.fingerprints.items():
-        if f"{fingerprint}.json" not in known:
+        if f"{fingerprint}.json" not in names:
             durable_write(layout.recipes / f"{fingerprint}.json", json.dumps(plan.described[split]))
-
-
-def forget_recipes(plan: Plan, layout: Layout) -> None:
-    """Remove the recipes of earlier builds, once all shards are those of this one."""
-    for name in names_in(layout.recipes) - {f"{fingerprint}.json" for fingerprint in plan.fingerprints.values()}:
-        remove_file(layout.recipes / name)
 
 
 def _described(recipe: Recipe, listing: Listing, split: str, train: str) -> dict[str, Any]:

@@ -17,7 +17,6 @@ import numpy as np
 from PIL import Image
 
 from tfprep.dataset import Dataset
-from tfprep.dataset.dataset import Splits
 from tfprep.dataset.index import MOST_INSPECTED, inspected
 from tfprep.errors import MissingDependencyError, TfprepError
 from tfprep.fields import RASTER_KINDS, Array, Sample
@@ -239,10 +238,11 @@ def summary_html(data: Dataset) -> str:
         pictures = list(pictures_of(data, places, _IN_NOTEBOOK_PX).values())
     except MissingDependencyError:  # boxes are drawn with OpenCV
         pictures = []
+    splits = [(n, f"{s.samples:,}", s.variants, s.shards, size(s.bytes)) for n, s in data.splits.items()]
     return render(
         "inspect/pages/summary.html.j2",
         name=f"{data.name} in {data.path}",
-        splits=Splits(data.splits).rows(),
+        splits=[("split", "samples", "variants", "shards", "size"), *splits],
         fields=[("field", "kind", "shape", "dtype"), *fields],
         pictures=pictures,
     )
