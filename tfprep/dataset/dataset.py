@@ -228,27 +228,22 @@ class Dataset:
                 another size.
         """
         files = [file for variant in variants for file in self.split(split).files[variant]]
-        folder, found = self.shards_folder, dict[str, int]()
+        folder, found = self.shards_folder, {file.name: file.bytes for file in files}
         with self._named_if_removed():
-            if self.manifest.imported is not None:
-                found = {file.name: current(self.shard_path(file)).bytes for file in files if sizes}
-            elif is_remote(folder):
-                found = listed_sizes(folder)
-                for file in files if found else ():
-                    if file.name not in found:
-                        raise DatasetError(
-                            f"{folder / file.name} does not exist in its store; is the dataset complete?"
-                        )
-            else:
+            if self.manifest.imported is None and is_remote(folder):
+                found = listed_sizes(folder) or found
+            elif self.manifest.imported is None:
                 found = {file.name: regular_size(folder / file.name) for file in files}
-            for file in files if sizes else ():
-                if (nbytes := found.get(file.name, file.bytes)) != file.bytes:
+            elif sizes:
+                found = {file.name: current(self.shard_path(file)).bytes for file in files}
+            for file in files:
+                if file.name not in found:
+                    raise DatasetError(f"{self.shard_path(file)} does not exist in its store; is the dataset complete?")
+                if sizes and found[file.name] != file.bytes:
                     fix = "copy the file again, or run tfprep build --verify"
                     fix = "it was written again: run tfprep index again" if self.manifest.imported else fix
-                    raise DatasetError(
-                        f"{self.shard_path(file)} holds {nbytes} bytes, {MANIFEST} says {file.bytes}; {fix}. tfprep verify lists "
-                        "all damage"
-                    )
+                    rule = f"holds {found[file.name]} bytes, {MANIFEST} says {file.bytes}"
+                    raise DatasetError(f"{self.shard_path(file)} {rule}; {fix}. tfprep verify lists all damage")
 
     def index(
         self, split: str, variant: int = 0, columns: Sequence[str] | None = None, first: int | None = None

@@ -206,26 +206,15 @@ def _usual_entry(payload: bytes, start: int, stop: int) -> tuple[bytes, Span] | 
 
 def _entry_of(payload: Payload, start: int, stop: int) -> tuple[bytes, int, int, int]:
     """Return the name of a feature, the kind of its list, and where the list's message begins and ends."""
-    name, feature = b"", (NO_LIST, start, start)
+    name, lists = b"", list[tuple[int, int, int]]()
     for number, first, last in messages(payload, start, stop, 2):
         if number == 1:
             name = bytes(payload[first:last])
         elif number == 2:
-            feature = _list_of(payload, first, last)
-    return name, *feature
-
-
-def _list_of(payload: Payload, start: int, stop: int) -> tuple[int, int, int]:
-    """Return the kind of the list of a feature, and where its message begins and ends."""
-    found = NO_LIST, start, start
-    for kind, wire, first, last in fields(payload, start, stop):
-        if wire != _MESSAGE and kind <= INT64:
-            raise ValueError("a number where a message belongs")
-        if NO_LIST < kind <= INT64:
-            if found[0]:  # of one kind, protocol buffers join them
-                raise ExampleError("a feature has two lists; write it with TensorFlow or protobuf again")
-            found = kind, first, last
-    return found
+            lists += [found for found in messages(payload, first, last, INT64) if found[0] <= INT64]
+    if len(lists) > 1:  # of one kind, protocol buffers join them
+        raise ExampleError("a feature has two lists; write it with TensorFlow or protobuf again")
+    return name, *(lists[0] if lists else (NO_LIST, start, start))
 
 
 def _values(view: memoryview, kind: int, start: int, stop: int) -> Decoded:
