@@ -58,6 +58,10 @@ class BuildFacts:
     warned: Sequence[tuple[str, str]] = ()
 
 
+def _split_rows(data: Dataset) -> list[tuple[str, ...]]:
+    return [(n, f"{s.samples:,}", f"{s.variants}", f"{s.shards}", size(s.bytes)) for n, s in data.splits.items()]
+
+
 def report_page(data: Dataset, stats: DatasetStats, leaks: Leaks | None, facts: BuildFacts | None = None) -> str:
     """Return the page as HTML; `leaks` is None if duplicates were not looked for, `facts` is what only a build knows."""
     examples = list(_examples(data))
@@ -77,7 +81,7 @@ def report_page(data: Dataset, stats: DatasetStats, leaks: Leaks | None, facts: 
         },
         splits=[
             (*row, size(split.bytes / max(1, split.samples * split.variants)))
-            for row, split in zip(Splits(data.splits).rows()[1:], splits, strict=True)
+            for row, split in zip(_split_rows(data), splits, strict=True)
         ],
         fields=[
             (name, info.spec.kind, info.spec.dtype, info.spec.sides, str(info.codec.get("codec", "")))
@@ -238,11 +242,10 @@ def summary_html(data: Dataset) -> str:
         pictures = list(pictures_of(data, places, _IN_NOTEBOOK_PX).values())
     except MissingDependencyError:  # boxes are drawn with OpenCV
         pictures = []
-    splits = [(n, f"{s.samples:,}", s.variants, s.shards, size(s.bytes)) for n, s in data.splits.items()]
     return render(
         "inspect/pages/summary.html.j2",
         name=f"{data.name} in {data.path}",
-        splits=[("split", "samples", "variants", "shards", "size"), *splits],
+        splits=[("split", "samples", "variants", "shards", "size"), *_split_rows(data)],
         fields=[("field", "kind", "shape", "dtype"), *fields],
         pictures=pictures,
     )
