@@ -175,6 +175,15 @@ def test_a_contact_sheet_shows_the_stored_pixels(data):
         assert (candidates == image).all((1, 2, 3)).any(), "every image is in the sheet pixel by pixel"
 
 
+def test_splits_are_printed_as_a_table_and_compare_as_a_mapping(data):
+    first, train, val = repr(data.splits).splitlines()
+    assert first.split() == ["split", "samples", "variants", "shards", "size"]
+    assert train.split()[:4] == ["train", "30", "3", "3"]
+    assert val.split()[:4] == ["val", "12", "1", "1"]
+    assert len(first) == len(train) == len(val)
+    assert data.splits == data.manifest.splits
+
+
 def test_a_contact_sheet_of_any_class_numbers(make_dataset):
     """A color for each number up to the highest one would take minutes, and below 0 there is none."""
 

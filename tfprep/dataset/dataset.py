@@ -35,9 +35,25 @@ from tfprep.fields import FieldSpec, stored_name
 from tfprep.records import Frame, decode, read_record
 from tfprep.storage.local import regular_size
 from tfprep.storage.urls import PathOrUrl, check_no_link, file_size, is_remote, listed_sizes, open_file
+from tfprep.units import aligned, size
 
 _ROWS = 8192
 """Rows of `locations.bin` that are looked up at a time."""
+
+
+class Splits(dict[str, SplitInfo]):
+    """Splits by name, which are printed as a table."""
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return the table, with its heads."""
+        rows = [
+            (name, f"{split.samples:,}", f"{split.variants}", f"{split.shards}", size(split.bytes))
+            for name, split in self.items()
+        ]
+        return [("split", "samples", "variants", "shards", "size"), *rows]
+
+    def __repr__(self) -> str:
+        return "\n".join(aligned(self.rows()))
 
 
 @dataclass(frozen=True)
@@ -81,8 +97,8 @@ class Dataset:
 
     @property
     def splits(self) -> Mapping[str, SplitInfo]:
-        """The splits by name."""
-        return self.manifest.splits
+        """The splits by name; printed, they are a table."""
+        return Splits(self.manifest.splits)
 
     @cached_property
     def infos(self) -> Mapping[str, FieldInfo]:

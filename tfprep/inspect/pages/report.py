@@ -17,6 +17,7 @@ import numpy as np
 from PIL import Image
 
 from tfprep.dataset import Dataset
+from tfprep.dataset.dataset import Splits
 from tfprep.dataset.index import MOST_INSPECTED, inspected
 from tfprep.errors import MissingDependencyError, TfprepError
 from tfprep.fields import RASTER_KINDS, Array, Sample
@@ -58,10 +59,6 @@ class BuildFacts:
     warned: Sequence[tuple[str, str]] = ()
 
 
-def _split_rows(data: Dataset) -> list[tuple[str, ...]]:
-    return [(n, f"{s.samples:,}", f"{s.variants}", f"{s.shards}", size(s.bytes)) for n, s in data.splits.items()]
-
-
 def report_page(data: Dataset, stats: DatasetStats, leaks: Leaks | None, facts: BuildFacts | None = None) -> str:
     """Return the page as HTML; `leaks` is None if duplicates were not looked for, `facts` is what only a build knows."""
     examples = list(_examples(data))
@@ -81,7 +78,7 @@ def report_page(data: Dataset, stats: DatasetStats, leaks: Leaks | None, facts: 
         },
         splits=[
             (*row, size(split.bytes / max(1, split.samples * split.variants)))
-            for row, split in zip(_split_rows(data), splits, strict=True)
+            for row, split in zip(Splits(data.splits).rows()[1:], splits, strict=True)
         ],
         fields=[
             (name, info.spec.kind, info.spec.dtype, info.spec.sides, str(info.codec.get("codec", "")))
@@ -245,7 +242,7 @@ def summary_html(data: Dataset) -> str:
     return render(
         "inspect/pages/summary.html.j2",
         name=f"{data.name} in {data.path}",
-        splits=[("split", "samples", "variants", "shards", "size"), *_split_rows(data)],
+        splits=Splits(data.splits).rows(),
         fields=[("field", "kind", "shape", "dtype"), *fields],
         pictures=pictures,
     )
