@@ -7,6 +7,7 @@ import pytest
 
 from tests.sources.building import built, fields_of, picture
 from tfprep import codecs, sources
+from tfprep.errors import MissingDependencyError
 
 av = pytest.importorskip("av")
 STORE = {"image": codecs.Png()}
@@ -50,6 +51,26 @@ def test_another_version_of_the_decoder_makes_its_own_copy(tmp_path, staging, mo
         listings.append([entry.files for entry in sources.Video("*.mkv", 1).scan(tmp_path / "raw").entries])
         assert len(list(staging.iterdir())) == 1
     assert listings[0] == listings[1] != listings[2]
+
+
+def test_colors_are_those_of_the_standard_that_the_file_names(tmp_path, monkeypatch):
+    """Y, Cb, Cr = 100, 90, 200 by ITU-R BT.709, of narrow range: R = 1.164 (Y - 16) + 1.793 (Cr - 128), and so on."""
+    (tmp_path / "raw").mkdir()
+    with av.open(str(tmp_path / "raw/a.mkv"), "w") as video:
+        stream = video.add_stream("ffv1", rate=10)
+        stream.height, stream.width, stream.pix_fmt = 40, 64, "yuv444p"
+        stream.codec_context.colorspace, stream.codec_context.color_range = 1, 1
+        frame = av.VideoFrame(64, 40, "yuv444p")
+        for plane, value in zip(frame.planes, (100, 90, 200), strict=True):
+            plane.update(bytes([value]) * plane.buffer_size)
+        video.mux(stream.encode(frame))
+        video.mux(stream.encode())
+    source = sources.Video("*.mkv", every=1)
+    fields = fields_of(source, tmp_path / "raw", tmp_path / "out", store=STORE)
+    np.testing.assert_allclose(fields["a.mkv/000000"]["image"][20, 32], [227, 68, 18], atol=3)
+    monkeypatch.setattr(av, "__version__", "16.1.0")
+    with pytest.raises(MissingDependencyError, match=r"Video needs PyAV 17, not 16\.1\.0"):
+        list(source.scan(tmp_path / "raw").entries)
 
 
 def test_the_frames_of_a_file_are_in_one_split(tmp_path, staging):

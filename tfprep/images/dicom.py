@@ -89,9 +89,8 @@ def dicom_numbers(data: bytes, page: int | None) -> Numbers:
             return _gray(array, header)
         if kind == "PALETTE COLOR":
             return Numbers(np.asarray(apply_color_lut(array, header)))
-        return Numbers(
-            array if kind in _ALREADY_RGB else convert_color_space(array, kind, "RGB"), _stored(header, array)
-        )
+        colors = array if kind in _ALREADY_RGB else convert_color_space(array, kind, "RGB")
+        return Numbers(colors, _stored(header, array))
 
 
 def _gray(array: Array, header: Any) -> Numbers:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from tfprep.errors import RecipeError, SampleError
+from tfprep.errors import MissingDependencyError, RecipeError, SampleError
 from tfprep.fields import Array, Kind
 from tfprep.images.pillow import check_pixels
 from tfprep.optional import require_package
@@ -81,7 +81,7 @@ class Video:
         return {"image": "image", **label}
 
     def scan(self, root: Path) -> Listing:
-        """List the frames of the videos below `root`; see `Source.scan`. Raises MissingDependencyError without PyAV."""
+        """List the frames of the videos below `root`; see `Source.scan`. Raises MissingDependencyError without PyAV 17."""
         require_package("av", "Video")
         classes: dict[str, tuple[str, ...]] = {}
         if "label" in self.kinds():
@@ -98,19 +98,20 @@ class Video:
     def _rows(self, root: Path, classes: tuple[str, ...] | None, tally: Counter[str]) -> Iterator[Row]:
         import av
 
+        if int(av.__version__.partition(".")[0]) < 17:  # it takes BT.709, the colors of HD, for BT.601
+            raise MissingDependencyError(f"Video needs PyAV 17, not {av.__version__}: pip install -U 'tfprep[video]'")
         for video in listed_images(root, self._pattern(), splits=self.splits, classes=classes, tally=tally):
             path = video.path
             copy, starts, lengths = staged_files(root / path, f".{self.every}.parts", self._parts, av.__version__)
             *frames, note = zip(starts.tolist(), lengths.tolist(), strict=True)
-            numbers = range(0, len(frames) * self.every, self.every)
-            found = [
-                (number, Reference(str(copy), start, size, member=f"frame {number} of {path}"))
-                for number, (start, size) in zip(numbers, frames, strict=True)
-            ]
+            found = {
+                at * self.every: Reference(str(copy), start, size, member=f"frame {at * self.every} of {path}")
+                for at, (start, size) in enumerate(frames)
+            }
             if fault := json.loads(read_raw(root, str(Reference(str(copy), *note)))):
                 number, reason = fault
-                found.append((number, Reference(path, member=f"frame {number} ({reason})", missing=True)))
-            for number, reference in found:
+                found[number] = Reference(path, member=f"frame {number} ({reason})", missing=True)
+            for number, reference in found.items():
                 yield Entry(f"{key_of(path)}/{number:06}", video.split, (str(reference),), video.values), None
 
     def _parts(self, path: Path) -> Iterator[bytes]:
