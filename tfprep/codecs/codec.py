@@ -123,9 +123,7 @@ def image_feature(spec: FieldSpec, encoding: str) -> dict[str, Any]:
 
 def tensor_feature(shape: tuple[int | None, ...], dtype: str, encoding: str) -> dict[str, Any]:
     tensor = {"dtype": dtype, "encoding": encoding, "shape": _dimensions(shape)}
-    leaf = "tensor_feature.Tensor" if shape else "scalar.Scalar"
-    if not shape and encoding != "none":
-        leaf = "tensor_feature.Tensor"
+    leaf = "tensor_feature.Tensor" if shape or encoding != "none" else "scalar.Scalar"
     return {"pythonClassName": f"{_FEATURES}.{leaf}", "tensor": tensor}
 
 

@@ -16,23 +16,23 @@ from tfprep.images.pillow import (
     PNG_START,
     WHITE,
     Color,
-    as_class_numbers,
     bits_per_channel,
     check_pixels,
     is_jpeg,
-    is_signed,
     note_turned,
     opened,
     pillow_orientation,
     rgb_pixels,
     upright_size,
     warn,
-    white_is_zero,
     white_level,
 )
 
 _NPY_START = b"\x93NUMPY"
 _HIGHEST_INT8 = 127
+_TIFF_PHOTOMETRIC, _TIFF_SAMPLE_FORMAT = 262, 339
+_WHITE_IS_ZERO, _SIGNED = 0, 2
+"""Values of these tags: the first as ImageJ writes masks."""
 
 
 def image_size(data: bytes) -> Size:
@@ -95,7 +95,12 @@ def decode_mask(data: bytes) -> Array:
                 f"a mask has one channel of class numbers, this one is {image.mode} "
                 f"({len(image.getbands())} channels); convert it to class numbers first"
             )
-        return as_class_numbers(_numbers(image, data))
+        numbers = _numbers(image, data)
+    if numbers.dtype in (np.bool_, np.uint8):
+        return numbers.astype(np.uint8, copy=False)
+    if numbers.min() < 0 or numbers.max() > 65535:
+        raise SampleError(f"values from {numbers.min()} to {numbers.max()} do not fit into 16 bits")
+    return numbers.astype(np.uint16, copy=False)
 
 
 def decode_map(data: bytes) -> Array:
@@ -130,14 +135,15 @@ def _numbers(image: Image.Image, data: bytes) -> Array:
     TIFF whose 0 is white."""
     image.load()
     array = upright(_native(np.asarray(image)), pillow_orientation(image, data))
-    bits, signed = bits_per_channel(image, data), is_signed(image)
+    bits, tags = bits_per_channel(image, data), getattr(image, "tag_v2", {})
+    signed = _SIGNED in tags.get(_TIFF_SAMPLE_FORMAT, ())
     wrapped = array > _HIGHEST_INT8 if signed and array.dtype == np.uint8 else (array < 0) & (not signed and bits == 32)
     if bits > 8 * array.dtype.itemsize or (array.dtype.kind != "f" and wrapped.any()):
         rule = f"Pillow makes {array.dtype} of {image.format} with {bits}{' signed' if signed else ''} bits per channel"
         raise SampleError(
             f"{rule}, which does not hold its numbers; read a map by sources.Pixels(), or save it as .npy"
         )
-    if image.mode in ("1", "L") and white_is_zero(image):
+    if image.mode in ("1", "L") and tags.get(_TIFF_PHOTOMETRIC) == _WHITE_IS_ZERO:
         array = ~array
     levels, white = white_level(image, data), 255 if array.dtype == np.uint8 else 65535
     if image.mode not in ("L", "I") or levels in (None, white):

@@ -22,7 +22,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from tfprep.errors import BuildError, SampleError
-from tfprep.fields import Array, ImageArray, Size
+from tfprep.fields import ImageArray, Size
 from tfprep.images.headers import has_right_checksums
 
 _HAS_AVIF = importlib.util.find_spec("PIL.AvifImagePlugin") is not None  # from Pillow 11.3 on
@@ -33,7 +33,7 @@ JPEG_START, JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
 PNG_START, PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
 _PNG_ORIENTATION = re.compile(rb"eXIf|Raw profile type|XML:com\.adobe\.xmp")
 _EXIF_ORIENTATION = 0x0112
-_TIFF_WIDTH, _TIFF_HEIGHT, _TIFF_BITS, _TIFF_PHOTOMETRIC, _TIFF_SAMPLE_FORMAT = 256, 257, 258, 262, 339
+_TIFF_WIDTH, _TIFF_HEIGHT, _TIFF_BITS = 256, 257, 258
 _J2K_START, _J2K_BITS_AT = b"\xff\x4f\xff\x51", 42
 """The beginning of a codestream of JPEG 2000, and where the bits of its first component are, less 1 (ITU-T T.800, A.5.1)."""
 _PPM_HEADER = re.compile(rb"P[2356]{gap}\d+{gap}\d+{gap}(\d+)".replace(b"{gap}", rb"(?:\s|#[^\r\n]*[\r\n])+"))
@@ -201,16 +201,6 @@ def white_level(image: Image.Image, data: bytes) -> int | None:
     return (1 << bits) - 1 if bits < 8 else None
 
 
-def is_signed(image: Image.Image) -> bool:
-    """Return True if numbers below 0 are in the file, a TIFF (SampleFormat 2)."""
-    return 2 in getattr(image, "tag_v2", {}).get(_TIFF_SAMPLE_FORMAT, ())
-
-
-def white_is_zero(image: Image.Image) -> bool:
-    """Return True if 0 is white in the file, a TIFF (PhotometricInterpretation 0, as ImageJ writes masks)."""
-    return getattr(image, "tag_v2", {}).get(_TIFF_PHOTOMETRIC) == 0
-
-
 Color: TypeAlias = "tuple[int, int, int]"
 WHITE: Color = (255, 255, 255)
 
@@ -227,24 +217,11 @@ def rgb_pixels(image: Image.Image, background: Color | None = WHITE) -> ImageArr
     if image.height * image.width <= _STRIP_PIXELS:
         return _rgb_strip(image, transparent, background)
     pixels = np.empty((image.height, image.width, 3), np.uint8)
-    for rows in strips(image.height, image.width):
-        pixels[rows] = _rgb_strip(image.crop((0, rows.start, image.width, rows.stop)), transparent, background)
+    rows = max(1, _STRIP_PIXELS // image.width)
+    for top in range(0, image.height, rows):
+        strip = image.crop((0, top, image.width, min(top + rows, image.height)))
+        pixels[top : top + rows] = _rgb_strip(strip, transparent, background)
     return pixels
-
-
-def strips(height: int, width: int) -> Iterator[slice]:
-    """The rows of an image in parts of about a million pixels."""
-    step = max(1, _STRIP_PIXELS // width)
-    return (slice(top, min(top + step, height)) for top in range(0, height, step))
-
-
-def as_class_numbers(array: Array) -> Array:
-    """uint8 or uint16. Raises SampleError where a number does not fit into 16 bits."""
-    if array.dtype in (np.bool_, np.uint8):
-        return array.astype(np.uint8, copy=False)
-    if array.min() < 0 or array.max() > 65535:
-        raise SampleError(f"values from {array.min()} to {array.max()} do not fit into 16 bits")
-    return array.astype(np.uint16, copy=False)
 
 
 def _rgb_strip(image: Image.Image, transparent: bool, background: Color | None) -> ImageArray:

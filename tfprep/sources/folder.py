@@ -218,7 +218,7 @@ def listed_images(
             values = (numbers[name],)
         yield ListedImage(path, holes, split, values)
     if path is None:
-        files, folders, _ = names_of(root)
+        files, folders = names_of(root)
         entries = sorted((*files, *(f"{name}/" for name in folders)))
         listed = ", ".join(map(repr, entries[:12])) + (", …" if len(entries) > 12 else "") if entries else "nothing"
         suffixes = "" if pattern.suffix else f" (files ending in {', '.join(IMAGE_SUFFIXES)})"

@@ -227,7 +227,6 @@ def _part(name: str, stars: Iterator[int], text: str, rule: str) -> Template:
 HIDDEN = "hidden (the name begins with a dot, or is that of a trash or of a NAS's thumbnails)"
 NOT_SHOWN = re.compile(r"\.(?!\.?(?:/|$))|(?:@eaDir|#recycle|\$RECYCLE\.BIN)(?:/|$)")
 """What the name of a hidden file or folder begins with. Copies of photos in such a folder would be samples of its class."""
-SPECIAL = "neither a file nor a folder"
 NO_IMAGE = "not an image by its suffix"
 OUTSIDE = "outside the pattern"
 LOOP = "a link to a folder above itself"
@@ -284,8 +283,7 @@ def _folders(root: Path, enters: Callable[[str], bool], tally: Counter[str]) -> 
             names = names_of(root / folder)
         except OSError as error:
             raise SourceError(f"{root / folder}/: cannot list this folder: {error.strerror}") from error
-        tally.update({SPECIAL: names.others} if names.others else {})
-        files, inner = (_shown(root, folder, found, tally) for found in (names.files, names.folders))
+        files, inner = (_shown(root, folder, found, tally) for found in names)
         yield folder, files
         start = f"{folder}/" if folder else ""
         pending += [(start + name, (*above, identity)) for name in reversed(inner)]

@@ -30,11 +30,10 @@ from tfprep.storage.urls import is_remote
 
 
 class Names(NamedTuple):
-    """The names in a folder: of files, of folders, and how many are of neither, such as pipes."""
+    """The names of the files and of the folders in a folder."""
 
     files: list[str]
     folders: list[str]
-    others: int = 0
 
 
 class RawState(NamedTuple):
@@ -56,22 +55,19 @@ def check_local(root: Path) -> None:
 
 
 def names_of(folder: Path) -> Names:
-    """Return the names in a folder, in any order. Names that begin with a dot are among them. Raises OSError."""
+    """Return the names in a folder, in any order. Names that begin with a dot are among them. Raises OSError.
+
+    What is neither a file nor a folder, such as a pipe or a dangling link, counts as a file: only its sample is rejected.
+    """
     names = Names([], [])
-    other_entries = 0
     with os.scandir(os.fspath(folder)) as entries:
         for item in entries:
             try:
                 is_folder = item.is_dir()
-            except OSError:  # a link to itself: it counts as a file; only its sample is rejected, when it is read
+            except OSError:  # a link to itself
                 is_folder = False
-            if is_folder:
-                names.folders.append(item.name)
-            elif item.is_symlink() or item.is_file():  # a dangling link too: its sample is rejected
-                names.files.append(item.name)
-            else:
-                other_entries += 1
-    return names._replace(others=other_entries)
+            (names.folders if is_folder else names.files).append(item.name)
+    return names
 
 
 def raw_states(root: Path, texts: Iterable[str]) -> dict[str, RawState]:
