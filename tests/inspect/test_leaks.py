@@ -13,9 +13,8 @@ from tests.commands import status_of
 from tests.photos import natural, save
 from tfprep import codecs, sources
 from tfprep.dataset import open_dataset
-from tfprep.inspect import find_leaks
 from tfprep.inspect.groups import suspected_groups
-from tfprep.inspect.leaks import searched_for
+from tfprep.inspect.leaks import find_leaks, searched_for
 
 COPIES = ("train/a/copy.png", "val/a/0.png"), ("train/b/twice.png", "train/b/3.png")
 SMALLER, PALER = ("val/b/smaller.jpg", "train/b/5.png"), ("test/a/paler.jpg", "train/a/6.png")
