@@ -6,7 +6,7 @@ from PIL import Image, ImageDraw, ImageOps
 
 from tests.photos import natural
 from tfprep.images import perceptual_hash
-from tfprep.inspect.fingerprints import MOST_DISTANCE, Forest, near_pairs, orientations, oriented
+from tfprep.inspect.fingerprints import MOST_DISTANCE, linked, near_pairs, orientations, oriented
 from tfprep.inspect.thumbnails import alike, thumbnail
 
 
@@ -142,14 +142,13 @@ def test_a_mirrored_photo_is_near_in_the_orientation_that_is_derived_from_its_ha
         assert (turned(mirrored, 1) ^ one).bit_count() <= 10
 
 
-def test_a_forest_joins_what_belongs_together():
-    rng = np.random.default_rng(0)
-    first, second = rng.integers(0, 300, (2, 200))
-    forest = Forest(300)
-    for n in range(0, 200, 50):
-        forest.join(first[n : n + 50], second[n : n + 50])
+def test_what_belongs_together_is_a_group():
+    first, second = np.random.default_rng(0).integers(0, 300, (2, 200))
     expected = list(range(300))  # the smallest member, by the slow way
     for _ in range(300):
         for a, b in zip(first.tolist(), second.tolist(), strict=True):
             expected[a] = expected[b] = min(expected[a], expected[b])
-    assert forest.groups().tolist() == expected
+    assert linked(300, first, second).tolist() == expected
+    chain = np.random.default_rng(0).permutation(9999)
+    assert not linked(10_000, chain, chain + 1).any()
+    assert linked(3, chain[:0], chain[:0]).tolist() == [0, 1, 2]

@@ -235,21 +235,17 @@ def settle(batches: Iterator[Any]) -> bool:
 
     An iterator with a cache has a method `cache_bytes()`. Returns False if the cache still grows after `MOST_SETTLE_S`.
     """
+    cache_bytes: Callable[[], float] = getattr(batches, "cache_bytes", lambda: 0.0)
     end = time.perf_counter() + MOST_SETTLE_S
     before = -1.0
-    while 0 < _cache_bytes(batches) != before:
+    while 0 < cache_bytes() != before:
         if time.perf_counter() > end:
             return False
-        before, until, count = _cache_bytes(batches), time.perf_counter() + _UNCHANGED_S, 0
+        before, until, count = cache_bytes(), time.perf_counter() + _UNCHANGED_S, 0
         while count < _UNCHANGED_BATCHES or time.perf_counter() < until:
             next(batches)
             count += 1
     return True
-
-
-def _cache_bytes(batches: Iterator[Any]) -> float:
-    cache_bytes: Callable[[], float] = getattr(batches, "cache_bytes", lambda: 0.0)
-    return cache_bytes()
 
 
 def measured_size(batch: Any) -> tuple[int, int]:

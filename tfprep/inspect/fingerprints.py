@@ -247,31 +247,21 @@ _ROWS = 1 << 15
 """Hashes whose eight orientations fit a processor's cache."""
 
 
-class Forest:
-    """Groups of N things, joined as pairs of them come in (union-find on whole arrays)."""
+def linked(count: int, first: Array, second: Array) -> Array:
+    """Return the group of each of `count` things, of which `first[i]` and `second[i]` belong together.
 
-    def __init__(self, count: int) -> None:
-        self._above = np.arange(count)
+    Args:
+        count: The number of things, N.
+        first, second: int64 [n], numbers of things.
 
-    def join(self, first: Array, second: Array) -> None:
-        """Note that `first[i]` and `second[i]` belong together; int64 [n]."""
-        while True:
-            a, b = self._roots(first), self._roots(second)
-            apart = a != b
-            if not apart.any():
-                return
-            first, second = a[apart], b[apart]
-            np.minimum.at(self._above, np.maximum(first, second), np.minimum(first, second))
-
-    def groups(self) -> Array:
-        """Return the group of each thing, int64 [N]: the number of its first member."""
-        self._above = self._roots(np.arange(len(self._above)))
-        return self._above
-
-    def _roots(self, things: Array) -> Array:
-        roots = self._above[things]
-        while True:
-            above = self._above[roots]
-            if np.array_equal(above, roots):
-                return np.asarray(roots)
-            roots = above
+    Returns:
+        int64 [N], the number of the first member of the group of each.
+    """
+    groups = np.arange(count)  # of each thing one of its group with a smaller number, or itself
+    while not np.array_equal(groups[first], groups[second]):
+        ends = groups[first], groups[second]
+        for end in ends:
+            np.minimum.at(groups, end, np.minimum(*ends))
+        while not np.array_equal(groups, groups[groups]):
+            groups = groups[groups]
+    return groups

@@ -24,8 +24,8 @@ from tfprep.inspect.fingerprints import (
     MOST_PAIRS,
     ORIENTATIONS,
     Fingerprints,
-    Forest,
     OnRecord,
+    linked,
     near_pairs,
     orientations,
     read_fingerprints,
@@ -213,9 +213,7 @@ def find_leaks(
     exact = _Grouping(np.flatnonzero(prints.digests >= 0), prints.digests, prints)
     links, search = _find_links(data, prints, alike, distance, on_record, from_records and HAS_OPENCV)
     one, other, link = _edges(exact, alike, links)
-    forest = Forest(len(prints))
-    forest.join(one, other)
-    groups = forest.groups()
+    groups = linked(len(prints), one, other)
     straddles = prints.split[one] != prints.split[other]
     bits = np.where(link < 0, 0, np.append(links.bits, 0)[link])
     listed = np.lexsort((bits, ~straddles))[:most_pairs].tolist()

@@ -187,21 +187,15 @@ class FieldsPlan:
         size = size_of(self.find(receipt.folder, receipt.file.name))
         return receipt if size == receipt.file.bytes and len(receipt.rows) == receipt.file.records else None
 
-    def _is_whole(self, receipt: FieldsReceipt) -> bool:
-        """Return True if the files of a receipt have the bytes that were computed."""
-        path, text = self.find(receipt.folder, receipt.file.name), format_index(Frame(*row[:2]) for row in receipt.rows)
-        idx = self.find(receipt.folder, f"{receipt.file.name}.idx")
-        return (
-            digest_of(path).sha256 == receipt.file.sha256
-            and size_of(idx) is not None
-            and read_content(idx) == text.encode()
-        )
-
     def forget_damaged(self, tasks: Iterable[FieldsTask]) -> None:
         """Remove the receipts of tasks whose files do not have the bytes that were computed."""
         for task in tasks:
-            receipt = self.noted(task)
-            if receipt is not None and not self._is_whole(receipt):
+            if (receipt := self.noted(task)) is None:
+                continue
+            path, idx = (self.find(receipt.folder, f"{receipt.file.name}{suffix}") for suffix in ("", ".idx"))
+            text = format_index(Frame(*row[:2]) for row in receipt.rows).encode()
+            has_index = size_of(idx) is not None and read_content(idx) == text
+            if not has_index or digest_of(path).sha256 != receipt.file.sha256:
                 remove_file(self.receipt_path(task))
 
     def write_receipt(self, task: FieldsTask, receipt: FieldsReceipt) -> None:
