@@ -4,6 +4,7 @@ import numpy as np
 from PIL import Image
 
 from tests.photos import written
+from tfprep.records.framing import FRAME_BYTES, Frame, find_records
 
 
 def example(features):
@@ -24,6 +25,14 @@ def example(features):
 
 def serialized(features):
     return bytes(example(features).SerializeToString())
+
+
+def read_records(path):
+    """Yield the position and the payload of every record of a file; the fault of a damaged one is an AssertionError."""
+    with path.open("rb") as file:
+        for found in find_records(file, path.stat().st_size):
+            assert not found.fault, f"at byte {found.offset}: {found.fault}"
+            yield Frame(found.offset, len(found.payload) + FRAME_BYTES), found.payload
 
 
 def write(path, payloads, compression=""):

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.examples import read_records
 from tests.sources.building import picture
 from tfprep.builder import BuildOptions, BuildSummary, build, build_part, explain, finish_build, plan_build
 from tfprep.dataset import Dataset, open_dataset
-from tfprep.records import read_records
 
 RECIPE = """
 import os, signal, time, ctypes

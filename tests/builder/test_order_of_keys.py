@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import tfprep
+from tests.examples import read_records
 from tests.photos import write_photos
 from tfprep import Recipe, codecs
 from tfprep.builder import BuildOptions, build_part, explain, finish_build, plan_build
 from tfprep.dataset.verify import verify
 from tfprep.fields import Kind
-from tfprep.records import read_records
 from tfprep.sources import Entry, Listing
 
 tf = pytest.importorskip("tensorflow")

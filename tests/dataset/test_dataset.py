@@ -10,11 +10,12 @@ import pytest
 
 from tests.damage import flip
 from tests.dataset.conftest import LABELS
+from tests.examples import read_records
 from tfprep import codecs
 from tfprep.dataset import open_dataset
 from tfprep.errors import DatasetError, RecordError
 from tfprep.inspect.sheet import class_colors, contact_sheet, marked_image
-from tfprep.records import format_index, read_records
+from tfprep.records import format_index
 
 tf = pytest.importorskip("tensorflow")
 

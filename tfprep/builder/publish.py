@@ -98,7 +98,7 @@ def check_rejected(layout: Layout, receipts: Sequence[Receipt], samples: int, ma
     The `rejects.jsonl` of the dataset itself stays: it belongs to what was published before.
     """
     rejected = [sample for receipt in receipts for sample in receipt.rejected]
-    if len(rejected) < samples and len(rejected) <= max_bad * samples:
+    if len(rejected) < samples and len(rejected) / samples <= max_bad:
         return
     durable_write(layout.failed_rejected, "".join(_rejected_lines(receipts)))
     (reason, often), *_ = Counter(f"{sample.stage}: {sample.error}" for sample in rejected).most_common(1)

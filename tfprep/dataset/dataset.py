@@ -252,10 +252,12 @@ class Dataset:
                 found = {file.name: regular_size(folder / file.name) for file in files}
             elif sizes:
                 found = {file.name: current(self.shard_path(file)).bytes for file in files}
-            for file in files:
-                if file.name not in found:
-                    raise DatasetError(f"{self.shard_path(file)} does not exist in its store; is the dataset complete?")
-                if sizes and found[file.name] != file.bytes:
+            if missing := [file for file in files if file.name not in found]:
+                raise DatasetError(
+                    f"{self.shard_path(missing[0])} does not exist in its store; is the dataset complete?"
+                )
+            for file in files if sizes else ():
+                if found[file.name] != file.bytes:
                     fix = "copy the file again, or run tfprep build --verify"
                     fix = "it was written again: run tfprep index again" if self.manifest.imported else fix
                     rule = f"holds {found[file.name]} bytes, {MANIFEST} says {file.bytes}"

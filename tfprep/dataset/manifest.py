@@ -14,7 +14,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ import numpy as np
 from tfprep.codecs import from_description
 from tfprep.codecs.raw import RAW_DTYPES, require_bfloat16
 from tfprep.dataset.names import INDEX, LOCATIONS, MANIFEST, check_file_name, check_name
-from tfprep.dataset.plain_json import WrongJsonError, from_json, indented, plain_leaf, wrong
+from tfprep.dataset.plain_json import LEAVES, WrongJsonError, from_json, indented, wrong
 from tfprep.errors import DatasetError, RecipeError
 from tfprep.fields import EFFECTS, FieldSpec, field_name_fault
 from tfprep.records.framing import FRAME_BYTES
@@ -33,7 +33,6 @@ from tfprep.storage.urls import open_file
 from tfprep.units import printable
 
 FORMAT_VERSION = 3
-NOT_SEALED = "was changed after it was written: its own checksum is wrong"
 
 
 @dataclass(frozen=True)
@@ -272,13 +271,12 @@ _AROUND = ("format_version", "sha256")
 """Entries that are of the file and not of the dataset."""
 
 
-def parse_manifest(content: bytes, path: Path, *, sealed: bool = True) -> Manifest:
+def parse_manifest(content: bytes, path: Path) -> Manifest:
     """Check the content of `manifest.json` and return what it says.
 
     Args:
         content: The bytes of the file.
         path: The file, for messages.
-        sealed: Whether a wrong checksum of the file itself is an error.
 
     Raises:
         DatasetError: It is damaged, was written by another version, or breaks a rule of the format.
@@ -289,20 +287,20 @@ def parse_manifest(content: bytes, path: Path, *, sealed: bool = True) -> Manife
         raw = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise DatasetError(f"{path} is damaged ({error}); run the build again, which writes it") from error
-    is_object = isinstance(raw, dict)
-    version: Any = raw.get("format_version") if is_object else None
+    version: Any = raw.get("format_version") if isinstance(raw, dict) else None
     if type(version) is not int or version != FORMAT_VERSION:
         is_newer = type(version) is int and version > FORMAT_VERSION
         advice = "upgrade tfprep" if is_newer else "build it again with this version"
         raise DatasetError(
             f"{path}: format version {printable(repr(version))[:_SHOWN_CHARACTERS]}, this tfprep reads {FORMAT_VERSION}; {advice}"
         )
-    is_imported = is_object and raw.get("imported") is not None
+    is_imported = raw.get("imported") is not None
     fix = "delete it, then run tfprep index again" if is_imported else "run the build again, which writes it"
-    if sealed and not is_sealed(content):
-        raise DatasetError(f"{path} {NOT_SEALED}; {fix}")
+    if not is_sealed(content):
+        raise DatasetError(f"{path} was changed after it was written: its own checksum is wrong; {fix}")
     try:
-        manifest = from_json(Manifest, {n: v for n, v in raw.items() if n not in _AROUND} if is_object else raw, _leaf)
+        of_dataset = {name: value for name, value in raw.items() if name not in _AROUND}
+        manifest = from_json(Manifest, of_dataset, _LEAVES.__getitem__)
         _check(manifest)
     except (WrongJsonError, DatasetError) as error:
         raise DatasetError(f"{path} is damaged: {printable(str(error))[:_MOST_REASON]}; {fix}") from error
@@ -334,11 +332,6 @@ def load_manifest(folder: Path) -> bytes:
         raise DatasetError(f"{path} cannot be read ({error.strerror or error})") from error
 
 
-def _leaf(kind: type) -> Callable[[Any], Any]:
-    """Return the check of a text or number of a manifest, for `from_json`."""
-    return _LEAVES.get(kind) or plain_leaf(kind)
-
-
 def _count(value: Any) -> int:
     if type(value) is not int or not 0 <= value <= _MOST_COUNT:
         raise wrong("is a whole number from 0 on", value)
@@ -362,7 +355,7 @@ def _text(value: Any) -> str:
     return value
 
 
-_LEAVES: Mapping[type, Callable[[Any], Any]] = {int: _count, float: _number, str: _text}
+_LEAVES = {**LEAVES, int: _count, float: _number, str: _text}
 
 
 # --- rules between entries --------------------------------------------------------------------------------------------
@@ -377,7 +370,7 @@ def _check(manifest: Manifest) -> None:
     if "derive" in manifest.recipe:  # where loaders look up derived inputs
         described: Any = Mapping[str, Mapping[str, Any]]
         try:
-            from_json(described, manifest.recipe["derive"], _leaf)
+            from_json(described, manifest.recipe["derive"], _LEAVES.__getitem__)
         except WrongJsonError as error:
             raise error.below("recipe.derive") from None
     for name, info in manifest.fields.items():

@@ -48,23 +48,15 @@ def tfds_files(manifest: Manifest) -> dict[str, str]:
 
 
 def tfds_limits(manifest: Manifest) -> dict[str, str]:
-    """Return what TensorFlow Datasets cannot be told, as a sentence for each field that it concerns.
-
-    Arrays with two sizes that differ are none of it: their bytes and shapes are what it gets, as docs/format.md says.
-    """
-    limits = {}
-    for name, info in manifest.fields.items():
-        if _is_label(manifest, name) and not _survive(manifest.classes.get(name, ())):
-            limits[name] = (
-                f"{name}.labels.txt was not written: TensorFlow Datasets would misread the class names of {name!r}: "
-                "one is empty, occurs twice, holds a line break, or begins or ends with a space. It shows numbers instead"
-            )
-        elif info.codec["codec"] == "raw" and info.spec.dtype in ("uint32", "bfloat16"):
-            limits[name] = (
-                f"TensorFlow Datasets delivers {name!r} as bytes, with its shape as '{name}/shape': it decodes no "
-                f"{info.spec.dtype}. np.frombuffer(value, {info.spec.dtype!r}) does"
-            )
-    return limits
+    """Return what TensorFlow Datasets cannot be told, as a sentence for each field that it concerns."""
+    return {
+        name: (
+            f"{name}.labels.txt was not written: TensorFlow Datasets would misread the class names of {name!r}: "
+            "one is empty, occurs twice, holds a line break, or begins or ends with a space. It shows numbers instead"
+        )
+        for name in manifest.fields
+        if _is_label(manifest, name) and not _survive(manifest.classes.get(name, ()))
+    }
 
 
 def _is_label(manifest: Manifest, name: str) -> bool:

@@ -88,7 +88,7 @@ def _typed(rule: str, *types: type) -> Check:
     return check
 
 
-_LEAVES: Mapping[type, Check] = {
+LEAVES: Mapping[type, Check] = {
     str: _typed("is text", str),
     int: _typed("is a whole number", int),
     float: _typed("is a number", int, float),
@@ -97,12 +97,7 @@ _LEAVES: Mapping[type, Check] = {
 _a_list, _an_object = _typed("is a list", list), _typed("is an object", dict)
 
 
-def plain_leaf(kind: type) -> Check:
-    """Return the check of a value by its type only, for `from_json`."""
-    return _LEAVES[kind]
-
-
-def from_json(kind: type[T], value: Any, leaf: Callable[[type], Check] = plain_leaf) -> T:
+def from_json(kind: type[T], value: Any, leaf: Callable[[type], Check] = LEAVES.__getitem__) -> T:
     """Return what `dataclasses.asdict` and JSON made of a dataclass, as the dataclass again.
 
     Args:

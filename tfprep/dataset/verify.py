@@ -18,7 +18,7 @@ import pyarrow as pa
 from tfprep.codecs import Boxes, Scalar, Texts
 from tfprep.dataset.dataset import Dataset
 from tfprep.dataset.index import numpy_column, read_index
-from tfprep.dataset.manifest import NOT_SEALED, FileInfo, digest_of, is_sealed, load_manifest, parse_manifest
+from tfprep.dataset.manifest import FileInfo, digest_of, read_manifest
 from tfprep.dataset.names import INDEX, LOCATIONS, MANIFEST
 from tfprep.dataset.versions import hold_current
 from tfprep.errors import DatasetError, TfprepError
@@ -52,21 +52,16 @@ def verify(path: PathOrUrl, on_bytes: Callable[[int, int], None] = lambda done, 
         The faults; none if every byte of every published file is as it was built.
 
     Raises:
-        DatasetError: There is no `manifest.json` that could be read.
+        DatasetError: There is no such dataset. Where `manifest.json` is damaged, which names the rest, it is the only fault.
     """
     version, held = hold_current(path)
-    folder = version.path
-    content = load_manifest(folder)
     try:
-        manifest = parse_manifest(content, folder / MANIFEST, sealed=False)
+        data = Dataset(version.path, read_manifest(version.path), version, held)
     except DatasetError as error:
         yield Fault(MANIFEST, None, str(error))
         return
-    if not is_sealed(content):
-        yield Fault(MANIFEST, None, f"it {NOT_SEALED}")
-    data = Dataset(folder, manifest, version, held)
     parts = {"": data}
-    for group, entry in manifest.groups.items():
+    for group, entry in data.manifest.groups.items():
         try:
             parts[f"{entry.folder}/"] = data.added(group)
         except DatasetError as error:

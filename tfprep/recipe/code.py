@@ -28,8 +28,9 @@ from tfprep.errors import RecipeError
 
 _RESULTS = {"RECIPE", "FIELDS"}
 """Variables of a file that is run by its path whose values are described option by option."""
-_OF_RECIPES = "tfprep_recipe_", "tfprep_fields_"
-_RUN_BY_PATH = *_OF_RECIPES, "__main__"
+OF_RECIPES = "tfprep_recipe_", "tfprep_fields_"
+"""The beginnings of the names of modules of recipes' files."""
+_RUN_BY_PATH = *OF_RECIPES, "__main__"
 """The beginnings of the names of modules that are run by their path: their files may be renamed."""
 _place = attrgetter("lineno", "end_lineno", "col_offset", "end_col_offset")
 _first_read: dict[str, tuple[ModuleSpec | None, str]] = {}
@@ -77,11 +78,6 @@ def _is_installed(file: str) -> bool:
     folders = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     folders += [site.getusersitepackages(), os.path.dirname(os.path.dirname(__file__))]
     return any(path.startswith(os.path.join(os.path.realpath(folder), "")) for folder in folders if folder)
-
-
-def is_recipe(name: str) -> bool:
-    """Return True for the module of a recipe's file, whose name is made of that of the file."""
-    return name.startswith(_OF_RECIPES)
 
 
 def shown_module(name: str) -> str:

@@ -27,10 +27,10 @@ import numpy as np
 
 from tfprep.errors import RecipeError
 from tfprep.recipe.code import (
+    OF_RECIPES,
     digest_of,
     function_tree,
     has_file,
-    is_recipe,
     is_users,
     is_users_module,
     module_digests,
@@ -227,7 +227,7 @@ class _State(pickle.Pickler):
         self.trees.append(tree)
         module, file = module_of(function), function.__globals__.get("__file__")
         # A file that `runpy` or `importlib` ran may have the name of another module. A recipe has that of its file.
-        if has_file(module) and (is_recipe(module) or file == sys.modules[module].__file__):
+        if has_file(module) and (module.startswith(OF_RECIPES) or file == sys.modules[module].__file__):
             self._description.modules.add(module)
             return ()
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}

@@ -101,7 +101,7 @@ def _acts(path: Path) -> bool:
     definitions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
     statements = [one for one in ast.parse(path.read_bytes()).body if not isinstance(one, definitions)]
     nodes = [node for one in statements for node in ast.walk(one)]
-    sets = any(isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store) for node in nodes)
+    sets = any(isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load) for node in nodes)
     return sets or any(isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant) for node in nodes)
 
 

@@ -9,10 +9,8 @@ from tfprep.records.framing import (
     frame,
     masked_crc,
     read_record,
-    read_records,
 )
 
 __all__ = [
-    "Frame", "RecordWriter", "check_frame", "decode", "encode", "format_index", "frame", "masked_crc", "read_record",
-    "read_records", "unpack",
+    "Frame", "RecordWriter", "check_frame", "decode", "encode", "format_index", "frame", "masked_crc", "read_record", "unpack",
 ]  # fmt: skip

@@ -147,25 +147,6 @@ def find_records(file: BinaryIO, size: int) -> Iterator[Found]:
         offset += needed
 
 
-def read_records(path: Path) -> Iterator[tuple[Frame, bytes]]:
-    """Read every record of a file in order, one in memory at a time.
-
-    Args:
-        path: The TFRecord file.
-
-    Yields:
-        The position of the record, and its payload.
-
-    Raises:
-        RecordError: A record is cut short or fails a checksum. The records after it can be read with `read_record` and an index.
-    """
-    with path.open("rb") as file:
-        for number, found in enumerate(find_records(file, path.stat().st_size)):
-            if found.payload is None or found.fault:
-                raise RecordError(found.fault, path=str(path), record=number, offset=found.offset)
-            yield Frame(found.offset, len(found.payload) + FRAME_BYTES), found.payload
-
-
 def read_record(
     file: BinaryIO, path: Path, where: Frame, number: int | None = None, *, payload_crc: int | None = None
 ) -> bytes:

@@ -151,9 +151,6 @@ class _ObjectFile(io.RawIOBase):
         self._position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
         return self._position
 
-    def tell(self) -> int:
-        return self._position
-
 
 def file_size(path: Path) -> int:
     """Return the size of a file, local or at a URL; DatasetError where it is missing."""

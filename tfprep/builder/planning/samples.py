@@ -117,9 +117,6 @@ class SampleTable:
         hashes.sort()
         return hashes
 
-    def key(self, row: Any) -> str:
-        return self.texts.read(int(row["offset"]), int(row["lengths"][0])).decode()
-
     def totals(self, most_bytes: int) -> dict[str, tuple[int, int]]:
         """Return the number of samples and of raw bytes by split; a sample counts as `most_bytes` at most."""
         samples, sizes = np.zeros(len(self.names), np.int64), np.zeros(len(self.names), np.int64)
@@ -181,7 +178,8 @@ def _check_unique(table: SampleTable) -> None:
     first: dict[str, str] = {}
     for rows in table.blocks():
         for row in rows[np.isin(rows["hash"], repeated, kind="sort")]:  # NumPy 2.0 fails on uint64 otherwise.
-            key, files = table.key(row), ", ".join(_sample(table.texts, row)[1])
+            key, paths, *_ = _sample(table.texts, row)
+            files = ", ".join(paths)
             if key in first:
                 is_twice = first[key] == files
                 fix = "list it once, or tell rows of a table apart by key=" if is_twice else "rename one of them"
