@@ -186,6 +186,7 @@ def class_folders_in_zips(root: Path) -> Truth:
     names = lay_out(root, "cat/a.1# dog/b.1#")
     for split in ("train", "val"):
         with zipfile.ZipFile(root / f"{split}.zip", "w") as archive:
+            archive.writestr("README.txt", "of cats and dogs")
             for name in names:
                 archive.write(root / name, name)
     for name in names:
@@ -320,6 +321,12 @@ def coco_with_boxes_without_width(root: Path) -> None:
     write(root, "labels.json", json.dumps(content))
 
 
+def coco_whose_images_say_their_splits(root: Path) -> None:
+    content = coco_json([Path(path).name for path in lay_out(root, "images/#")])
+    content["images"] = [image | {"subset": "train"} for image in content["images"]]
+    write(root, "labels.json", json.dumps(content))
+
+
 def masks_of_two_palettes(root: Path) -> None:
     """As converted by two programs: 0 is black in some and white in others."""
     for number, path in enumerate(lay_out(root, "images/# masks/#=0,1")):
@@ -386,6 +393,7 @@ MASKS_WITHOUT_AN_IMAGE = "images/b# masks/b#=0,1 images/c# masks/c#=0,1 masks/a0
 REFUSED: dict[Callable[[Path], None] | str, str] = {
     coco_that_is_cut_short: "labels.json, line 1, column .*not whole JSON",
     coco_with_boxes_without_width: "2 annotations are dropped, such as annotation 0: a bbox is x, y, width and height",
+    coco_whose_images_say_their_splits: "'subset' of an image may say its split, and this recipe draws new ones",
     masks_of_another_size: "mask is 56 x 40, and its image 56 x 39",
     one_mask_of_another_size: "images/c2.jpg: mask is 56 x 40, and its image 56 x 39",
     masks_and_depths: "no source reads 4 files",
@@ -435,11 +443,10 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     "trainA/a# trainB/b# testA/c# testB/d#": "names say test and train, and this recipe draws new splits",
     "train/cat/a# train/dog/b# val/cat/c# val/dog/d# trainval/cat/e# trainval/dog/f#": "may be in two splits",
     "train/cat.# train/dog.#": r"words come again in the names of files \(cat, dog\)",
-    "patient1/a# patient2/b#": "have names of dates, patients or sequences",
-    "cam_a/a# cam_b/b#": "cam_a, cam_b have names of dates, patients or sequences",
-    "client_0/a# client_1/b#": "client_0, client_1 have names of dates, patients or sequences",
+    "patient1/a# cam_b/b# client_0/c# 2019-05~Rome/d# 40X/e# 0a1b2c3d/f#": "have names of dates, patients or sequences",
     "hazy_imgs/a# clear_imgs/b#": "clear_imgs, hazy_imgs do not have names of classes",
     "database/a# queries/b#": "database, queries do not have names of classes",
+    "0a/0a1# 1b/1bc2#": "0a, 1b are the beginnings of the names inside",
     "00000/0000# 01000/0100#": "have names of dates, patients or sequences",
 }  # fmt: skip
 """What is said of a layout that is refused."""

@@ -19,6 +19,7 @@ from tfprep.sources.detection.facts import Reading, Remark
 from tfprep.sources.detection.files import FEW, Files, below, beside, image_place, splits_of
 from tfprep.sources.patterns import literal, split_form, split_words
 from tfprep.sources.raw import read_whole
+from tfprep.sources.splits import Fractions
 
 _LABELFORMAT = "convert it with the package labelformat"
 _OTHER_TOOLS = (
@@ -135,7 +136,7 @@ def coco(files: Files) -> Iterator[Reading]:
 
 def _coco(files: Files, pattern: str, paths: Sequence[str]) -> Reading:
     """Return the source of COCO's files of one pattern with the fields of their annotations. SourceError without their images."""
-    places, listed, first, drawn = set[str](), set[str](), dict[str, Any](), list[bool]()
+    places, listed, first, drawn, remarks = set[str](), set[str](), dict[str, Any](), list[bool](), list[Remark]()
     for path in paths:
         images = list(CocoFile.read(files.root / path).images())
         names = [str(image_file_name(image)) for image, _ in images]
@@ -153,10 +154,14 @@ def _coco(files: Files, pattern: str, paths: Sequence[str]) -> Reading:
         "points": "keypoints" in first,
     }
     fields = tuple(name for name, there in has.items() if there)
-    check = "the annotations have no boxes: box_labels are the classes of an image"
+    if not has["boxes"]:
+        remarks.append((0, "the annotations have no boxes: box_labels are the classes of an image"))
     splits = splits_of(files, pattern, paths, listed)
+    said = (key for image, _ in images[:1] for key, value in image.items() if split_form(str(value)) == "{split}")
+    if isinstance(splits, Fractions) and (key := next(said, "")):
+        remarks.append((1, f"{paths[0]}: {key!r} of an image may say its split, and this recipe draws new ones"))
     source = Coco(pattern, below(places.pop(), "{file_name}"), fields=fields, splits=splits)
-    return Reading("coco", source, (pattern,), [] if has["boxes"] else [(0, check)])
+    return Reading("coco", source, (pattern,), remarks)
 
 
 # --- Pascal VOC and LabelMe -----------------------------------------------------------------------------------------

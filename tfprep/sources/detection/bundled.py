@@ -34,22 +34,26 @@ def archives(files: Files) -> Iterator[Reading]:
     paths = next(filter(None, map(files.paths, ARCHIVE_SUFFIXES)), [])
     read = (islice(members(files.root / path, Counter()), _MEMBERS_READ) for path in paths[:_ARCHIVES_READ])
     names = [*dict.fromkeys(member.name for of_archive in read for member in of_archive)]
+    names = [name for name in names if may_hold_data(name.rpartition("/")[2])]
     inside: dict[str, list[str]] = {}
     for folder, _, name in (name.removeprefix("./").rpartition("/") for name in names if image_suffix(name)):
         inside.setdefault(folder, []).append(name)
     if not inside:
         return
     for at_last in (False, True):  # as in `Archives`
-        endings = [*dict.fromkeys(split_name(name, at_last)[1].lower() for name in names)]
+        parts = [(key, ending.lower()) for key, ending in (split_name(name, at_last) for name in names)]
+        endings = [*dict.fromkeys(ending for _, ending in parts)]
         images = tuple(ending for ending in endings if f".{ending.removeprefix('image.')}" in IMAGE_SUFFIXES)
         if images:
             break
-    labels = [ending for ending in endings if ending.rpartition(".")[2] == "cls"]
-    masks = [end for end in endings if image_suffix(f"x.{end}") and says_masks(end.rpartition(".")[0])]
+    keys = {key for key, ending in parts if ending in images}
+    beside = [*dict.fromkeys(ending for key, ending in parts if key in keys)]
+    labels = [ending for ending in beside if ending.rpartition(".")[2] == "cls"]
+    masks = [end for end in beside if image_suffix(f"x.{end}") and says_masks(end.rpartition(".")[0])]
     fields: dict[str, tuple[Kind, str]] = {"mask": ("mask", masks[0])} if masks else {}
-    fields |= {"text": ("text", "txt")} if "txt" in endings else {}
-    known = {*images, *labels[:1], *masks[:1], "txt", "key.txt"}
-    unknown = sorted(ending for ending in endings if ending not in known and may_hold_data(f"x.{ending}"))
+    fields |= {"text": ("text", "txt")} if "txt" in beside else {}
+    known = {*images, *labels[:1], *(ending for _, ending in fields.values()), "key.txt"}
+    unknown = sorted({*endings} - known)
     remarks = list[Remark]()
     if unknown == ["json"] and (labels or fields):  # as img2dataset writes them
         remarks = [(0, "members that end in json are left out (fields=)")]

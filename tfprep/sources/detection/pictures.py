@@ -17,7 +17,7 @@ from tfprep.images import HASH_BITS, decode_image, decode_mask, perceptual_hash
 from tfprep.images.pillow import opened
 from tfprep.sources.detection import splits_for
 from tfprep.sources.detection.facts import LOSSY, MOST_COLORS, Reading, Remark, has_few_colors
-from tfprep.sources.detection.files import FEW, Files, Pair
+from tfprep.sources.detection.files import FEW, Files, Pair, below
 from tfprep.sources.folder import Folder
 from tfprep.sources.paired import CAMVID_CLASSES, Paired, cityscapes
 from tfprep.sources.patterns import columns_of, image_suffix, is_test, literal, split_form
@@ -144,11 +144,12 @@ _PART, _LOOK = (
 GROUP = re.compile(
     r"(?:patient|subject|person|participant|volunteer|driver|actor|user|client|device|annotator|rater|lesion|individual|case|study"
     r"|slide|scene|video|clip|seq(?:uence)?|group|session|day|fold|part|split|batch|chunk|shard|set|volume|cam(?:era)?|view|run"
-    r"|site|hospital|cent(?:er|re)|area|zone|region|plot|flight|mission|s)(?:[ _-]?\d+|[ _-][a-z])"
-    r"|(?:19|20)\d\d(?:[-_. ]?(?:0[1-9]|1[0-2])(?:[-_. ]?[0-3]\d(?:\D.*)?)?)?|[1-9]\d\d(?-i:[A-Z_][A-Z\d_]{4})|\d{5,}",
+    r"|site|hospital|cent(?:er|re)|area|zone|region|plot|flight|mission|page|epoch|iter|step|gopr|dji|s)(?:[ _-]?\d+|[ _-][a-z])"
+    r"|(?:19|20)\d\d(?:[-_. ]?(?:0[1-9]|1[0-2])(?:[-_. ]?[0-3]\d)?(?:\D.*)?)?|[1-9]\d\d(?-i:[A-Z_][A-Z\d_]{4})"
+    r"|\d+x|\d{5,}|[\da-f]{8}[\da-f-]*",
     re.IGNORECASE,
 )
-"""Folders of images that belong together: `patient001`, `2024-05-03 holiday`, `69000`, and those of cameras (DCF): `100CANON`."""
+"""Folders of images that belong together: `patient001`, `2024-05 holiday`, `69000`, `40X`, those of cameras (DCF): `100CANON`."""
 _PLAIN_NUMBER = re.compile(rf"(?:(?:{_IMAGE_WORD})[ _.-]?)?(?!0\d{{4,}}$)\d+", re.IGNORECASE)
 """Names that programs give to the files of each folder. Numbers of five digits from 0 are frames of a video."""
 _ONE_SCENE_BITS = 16
@@ -174,7 +175,7 @@ def folders(files: Files) -> Iterator[Reading]:
         remarks = [*_about_pairs(files)]
         if len(places) > 1:
             remarks.append((1, f"there are folders in folders ({', '.join(inner[:3])}); which are the classes?"))
-        remarks += _about_classes({*columns[places[0]][1]}) if len(places) == 1 else []
+        remarks += _about_classes(files, {*columns[places[0]][1]}) if len(places) == 1 else []
         remarks += [] if places else _about_names(files)
         places += [] if places and not any(share for share, _ in remarks) else [-1]  # no level is the class
         for place in places:
@@ -202,7 +203,7 @@ def _about_names(files: Files) -> Iterator[Remark]:
                 return
 
 
-def _about_classes(names: Iterable[str]) -> Iterator[Remark]:
+def _about_classes(files: Files, names: Iterable[str]) -> Iterator[Remark]:
     classes = sorted(names)
     if strange := [name for name in classes if split_form(name) == "{split}"]:
         yield 1, f"{strange[0]}/ has the name of a split, and folders beside it do not"
@@ -211,6 +212,9 @@ def _about_classes(names: Iterable[str]) -> Iterator[Remark]:
         yield 1, f"{', '.join(parts[:3])} do not have names of classes, but of images and what belongs to them"
     if all(map(GROUP.fullmatch, classes)):
         yield 1, f"{', '.join(classes[:3])} have names of dates, patients or sequences, not of classes"
+    few = (below(folder, name) for folder, of_folder in files.images.items() for name in of_folder[:FEW])
+    if all(re.search(r"(?:^|/)([\da-f]{2,})/\1[\da-f]+\.\w+$", path, re.IGNORECASE) for path in few):
+        yield 1, f"{', '.join(classes[:3])} are the beginnings of the names inside, as shards by numbers or hashes are"
 
 
 def _about_pairs(files: Files) -> Iterator[Remark]:
