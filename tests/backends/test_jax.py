@@ -143,7 +143,7 @@ def test_two_processes_read_each_sample_once_and_train_as_one(data, photos, make
     assert one["jax_loader"]["sums"] == two["jax_loader"]["sums"] == [int(batch["label"].sum()) for batch in batches]
     for report in (one, two):
         assert "make the distribution with auto_shard_dataset=False" in report["refused"]
-        assert "batch_size=9 has no 2 equal parts" in report["uneven"]
+        assert "a batch of 9 samples has no 2 equal parts" in report["uneven"]
     # Half of the samples each, and the weights of one process that reads all.
     assert one["keras"]["samples"] >= 50
     assert one["keras"]["bias"] == two["keras"]["bias"]

@@ -130,8 +130,7 @@ def warp_smooth(array: Array, plan: Aligned, border: Border, fill: Array, reduce
     With `reduced` = k, pixel i of the array shows the pixels k·i to k·(i + 1) that the plan counts in; both axes shrink.
     """
     rows, columns = (plan.columns, plan.rows) if plan.transposed else (plan.rows, plan.columns)
-    array = _shrunk(array, rows, columns) if reduced == 1 else _shrunk_reduced(array, rows, columns, reduced)
-    array = _grown(array, rows, columns)
+    array = _grown(_shrunk(array, rows, columns, reduced), rows, columns)
     return _finished(_padded(array, rows, columns, border, fill), plan)
 
 
@@ -201,14 +200,18 @@ def _line(axis: Axis) -> tuple[float, float]:
 # --- doing ----------------------------------------------------------------------------------------------------------
 
 
-def _shrunk(array: Array, rows: Axis, columns: Axis) -> Array:
-    """The window, cut out, and averaged along the axes that shrink."""
-    window = array[rows.from_ : rows.to, columns.from_ : columns.to]
-    if not rows.shrinks and not columns.shrinks:
-        return window
-    height = rows.out_to - rows.out_from if rows.shrinks else window.shape[0]
-    width = columns.out_to - columns.out_from if columns.shrinks else window.shape[1]
-    return same_depth(_area(window, (width, height)), array)
+def _shrunk(array: Array, rows: Axis, columns: Axis, reduced: int) -> Array:
+    """The window, cut out, and averaged along the axes that shrink. It need not begin and end between two pixels of the array."""
+    height = rows.out_to - rows.out_from if rows.shrinks else rows.to - rows.from_
+    width = columns.out_to - columns.out_from if columns.shrinks else columns.to - columns.from_
+    top, left = rows.from_ // reduced, columns.from_ // reduced
+    window = array[top : -(-rows.to // reduced), left : -(-columns.to // reduced)]
+    if not any(end % reduced for end in (rows.from_, rows.to, columns.from_, columns.to)):
+        return window if window.shape[:2] == (height, width) else same_depth(_area(window, (width, height)), array)
+    down = _averaged(window, top, rows.from_ / reduced, rows.to / reduced, height)
+    both = _averaged(_transposed(down), left, columns.from_ / reduced, columns.to / reduced, width)
+    exact = both if array.dtype.kind == "f" else np.rint(both, out=both)
+    return _transposed(exact.astype(array.dtype))
 
 
 def _area(window: Array, size: tuple[int, int]) -> Array:
@@ -223,20 +226,6 @@ def _area(window: Array, size: tuple[int, int]) -> Array:
         return cv2.resize(window, size, interpolation=cv2.INTER_AREA)
     wide: Array = cv2.resize(window.astype(np.float32), size, interpolation=cv2.INTER_AREA)
     return cv2.convertScaleAbs(wide)
-
-
-def _shrunk_reduced(array: Array, rows: Axis, columns: Axis, reduced: int) -> Array:
-    """`_shrunk` of a window that need not begin and end between two pixels of the array."""
-    height, width = rows.out_to - rows.out_from, columns.out_to - columns.out_from
-    if not any(end % reduced for end in (rows.from_, rows.to, columns.from_, columns.to)):
-        window = array[rows.from_ // reduced : rows.to // reduced, columns.from_ // reduced : columns.to // reduced]
-        return same_depth(_area(window, (width, height)), array)
-    top, left = rows.from_ // reduced, columns.from_ // reduced
-    window = array[top : -(-rows.to // reduced), left : -(-columns.to // reduced)]
-    down = _averaged(window, top, rows.from_ / reduced, rows.to / reduced, height)
-    both = _averaged(_transposed(down), left, columns.from_ / reduced, columns.to / reduced, width)
-    exact = both if array.dtype.kind == "f" else np.rint(both, out=both)
-    return _transposed(exact.astype(array.dtype))
 
 
 def _averaged(array: Array, top: int, start: float, stop: float, count: int) -> Array:

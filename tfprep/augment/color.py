@@ -193,8 +193,6 @@ def _factors(amount: float | Range) -> Range:
 
 
 _LEVELS = np.arange(256)
-_FLOAT32_COUNTS = 1 << 24
-"""OpenCV counts in float32, which is exact up to this number of pixels."""
 
 
 @dataclass(frozen=True)
@@ -280,7 +278,8 @@ class _ByHistogram:
     def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
         if generator.random() >= self.p:
             return image
-        return apply_curve(image, np.stack([self.levels(histogram(image, channel)) for channel in range(3)], axis=1))
+        counts = [np.bincount(image[:, :, channel].ravel(), minlength=256) for channel in range(3)]
+        return apply_curve(image, np.stack([self.levels(of_channel) for of_channel in counts], axis=1))
 
 
 class Equalize(_ByHistogram):
@@ -328,10 +327,3 @@ class Clahe:
         lab = cv2.cvtColor(image, cv2.COLOR_RGB2LAB)
         lab[:, :, 0] = cv2.createCLAHE(generator.uniform(*self.clip), (self.tiles, self.tiles)).apply(lab[:, :, 0])
         return np.asarray(cv2.cvtColor(lab, cv2.COLOR_LAB2RGB), np.uint8)
-
-
-def histogram(image: ImageArray, channel: int) -> Array:
-    """int64 [256]."""
-    if image[:, :, 0].size > _FLOAT32_COUNTS:
-        return np.bincount(image[:, :, channel].ravel(), minlength=256)
-    return np.asarray(cv2.calcHist([image], [channel], None, [256], [0, 256])).ravel().astype(np.int64)

@@ -1,6 +1,6 @@
 """Elastic deformation: every pixel moves by its own offset, and the size stays.
 
-It is a `Bend`: output = where the input is *pulled* from. In a chain they are evaluated once for each output pixel, together with
+It is a bend: output = where the input is *pulled* from. In a chain they are evaluated once for each output pixel, together with
 all matrices before and after, and the image is interpolated once. Points go the other way, by fixed-point iteration, and
 by a search where that does not settle. Unaugmented, it does nothing.
 """
@@ -20,7 +20,7 @@ from tfprep.optional import cv2
 _STEPS = 50
 _CLOSE_PX = 1e-3
 _RIGHT_PX = 1e-2
-"""The accuracy that `Bend.push` promises."""
+"""The accuracy of `OffsetGrid.push`."""
 _STARTS = 16
 
 
@@ -65,7 +65,8 @@ class Elastic:
 
 @dataclass(frozen=True, eq=False)
 class OffsetGrid:
-    """A Bend: the output point p shows the input point p + offset(p), offsets bilinear between the nodes of a grid.
+    """A bend, a smooth map of the plane onto itself that does not mirror: the output point p shows the input point p + offset(p),
+    offsets bilinear between the nodes of a grid. Coordinates come and go as two arrays, x and y, float32 or float64.
 
     `offsets` float32 [rows, columns, 2] (x, y) stand every `step` pixels, the first node at (0, 0); beyond the grid the
     outermost hold on.

@@ -8,28 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from tfprep.errors import SampleError
 from tfprep.fields import EFFECTS, Array, ImageArray, Size
 
-
-class Bend(Protocol):
-    """A dense deformation: a smooth map of the plane onto itself that does not mirror, in coordinates of its input, the size
-    unchanged.
-
-    Coordinates come and go as two arrays, x and y, float32 or float64.
-    """
-
-    def pull(self, x: Array, y: Array, /) -> tuple[Array, Array]:
-        """Return where output points come from. This is the definition, as a picture is drawn with it."""
-        ...
-
-    def push(self, x: Array, y: Array, /) -> tuple[Array, Array]:
-        """Return where input points go to: the inverse of `pull`, to a hundredth of a pixel."""
-        ...
+if TYPE_CHECKING:
+    from tfprep.augment.dense import OffsetGrid
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +29,7 @@ class Transform:
 
     matrix: Array
     size: Size
-    bends: tuple[tuple[Array, Bend], ...] = ()
+    bends: tuple[tuple[Array, OffsetGrid], ...] = ()
 
     def then(self, after: Transform) -> Transform:
         """This transform followed by `after`."""

@@ -166,15 +166,9 @@ def check_distribution(feature: str, *, by_process: bool = False) -> None:
 
 def check_equal_parts(schedule: BatchSchedule) -> None:
     """Raise LoaderError for batches that processes divide into unequal parts: JAX makes an array of equal parts."""
-    hosts, batch = schedule.hosts.count, schedule.batch_size
-    if hosts == 1:
-        return
-    if batch % hosts:
+    hosts = schedule.hosts.count
+    if uneven := [size for size in (schedule.batch_size, *schedule.smaller) if size % hosts]:
         raise LoaderError(
-            f"batch_size={batch} has no {hosts} equal parts, one for each process; make it a multiple of {hosts}"
-        )
-    if uneven := [size for size in schedule.smaller if size % hosts]:
-        raise LoaderError(
-            f"the last batch of an epoch has {uneven[0]} samples, which {hosts} processes cannot share equally; use a batch_size "
-            f"that divides the {schedule.size} samples, or remainder='drop'"
+            f"a batch of {uneven[0]} samples has no {hosts} equal parts, one for each process; make batch_size a multiple of "
+            f"{hosts} that divides the {schedule.size} samples, or give remainder='drop'"
         )
