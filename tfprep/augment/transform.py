@@ -8,28 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from tfprep.errors import SampleError
 from tfprep.fields import EFFECTS, Array, ImageArray, Size
 
-if TYPE_CHECKING:
-    from tfprep.augment.dense import OffsetGrid
-
 
 @dataclass(frozen=True, eq=False)
 class Transform:
     """A 3 × 3 float64 `matrix` from input to output coordinates and the (height, width) `size` of the output.
 
-    `bends` come before it, in order: each a matrix and then the bend that follows it. Chains of matrices only, the common
-    case, have none and are one matrix.
+    `bends` come before it, in order: each a matrix and then the bend that follows it (`OffsetGrid`). Chains of matrices only,
+    the common case, have none and are one matrix.
     """
 
     matrix: Array
     size: Size
-    bends: tuple[tuple[Array, OffsetGrid], ...] = ()
+    bends: tuple[tuple[Array, Any], ...] = ()
 
     def then(self, after: Transform) -> Transform:
         """This transform followed by `after`."""
