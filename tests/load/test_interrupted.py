@@ -116,6 +116,29 @@ def test_control_c_at_any_call_loses_no_place(data):
     assert number > 100
 
 
+def test_control_c_at_the_end_of_a_pass_loses_no_batch(data):
+    """The last batch comes again unless the state counts it."""
+    options = {**OPTIONS, "prefetch": 2, "timeout_s": 20}
+    expected = [batch["pose"] for batch in batches(data, 3, batch_size=25, **options)]
+    number, kept = 1, []
+    while True:
+        kept.append(loader := data.numpy_loader("train", 25, **options))
+        waiting, at = iter(loader), InterruptAt(number)
+        sys.setprofile(at)
+        try:
+            while loader.progress.position < 2:
+                with suppress(KeyboardInterrupt):
+                    next(waiting)
+        finally:
+            sys.setprofile(None)
+        assert np.array_equal(next(iter(loader))["pose"], expected[2]), number
+        loader.close()
+        if at.number > 0:
+            break
+        number += 5
+    assert number > 50
+
+
 @pytest.fixture
 def slow_with_control_c(at_each_record):
     """Each record takes 10 ms, and Ctrl-C is sent at the twelfth one."""

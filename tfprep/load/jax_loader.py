@@ -10,7 +10,6 @@ itself is imported where it is used.
 from __future__ import annotations
 
 import sys
-from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -80,17 +79,16 @@ class TransferredAhead(BatchPass):
 
     def __init__(self, *args: Any, ahead: int) -> None:
         super().__init__(*args)
-        self._ahead, self._queue = ahead, deque[tuple[int, Any]]()
+        self._ahead, self._queue = ahead, dict[int, Any]()
 
     def __next__(self) -> Any:
         while not self.is_over and len(self._queue) <= self._ahead:
-            self._queue.append(self.take())
+            self.take(self._queue.__setitem__)
         if not self._queue:
             raise StopIteration
-        step, element = self._queue[0]
+        step = next(iter(self._queue))
         self._progress.delivered(self, step)
-        self._queue.popleft()
-        return element
+        return self._queue.pop(step)
 
 
 def in_types_of_jax(value: np.ndarray, name: str = "a field") -> np.ndarray:

@@ -134,12 +134,10 @@ class Pass(Iterator[Any]):
         return self._step == self._stop
 
     def __next__(self) -> Any:
-        step, element = self.take()
-        self._progress.delivered(self, step)
-        return element
+        return self.take(lambda step, element: self._progress.delivered(self, step))
 
-    def take(self) -> tuple[int, Any]:
-        """The next step and its element; the caller notes when it is delivered (`Progress.delivered`)."""
+    def take(self, note: Callable[[int, Any], object]) -> Any:
+        """The next element, when `note` was told it and its step. After Ctrl-C in one of the calls, it comes again."""
         with self._lock:
             if self._error is not None:
                 raise self._error
@@ -154,10 +152,11 @@ class Pass(Iterator[Any]):
                 self._error = error
                 self.close()
                 raise
-            self._step = step + 1
-            if self.is_over:  # tf.data and Keras do not ask for more
+            note(step, element)
+            if step + 1 == self._stop:  # tf.data and Keras do not ask for more
                 self._end()
-            return step, element
+            self._step = step + 1
+            return element
 
     def _begin(self) -> None:
         progress = self._progress
