@@ -107,6 +107,15 @@ def test_a_reader_of_the_old_version_reads_on(full, memory):
     assert full.build(memory).built_shards == 0
 
 
+def test_a_damaged_index_is_written_again(full, memory):
+    full.build(memory)
+    store = open_store(memory)
+    store.write("v0001/index.parquet", bytes(store.read("v0001/index.parquet")).replace(b"train", b"trial"))
+    assert [fault.file for fault in verify(memory)] == ["index.parquet"]
+    assert full.build(memory, verify=True).built_shards == 0
+    assert list(verify(memory)) == []
+
+
 def test_cleaning_leaves_what_it_does_not_know_and_what_a_build_needs(full, memory, monkeypatch):
     killed = "shards/0123456789abcdef-tiny-train.tfrecord-00000-of-00001"
     store, photos = open_store(memory), ("photo.jpg", "shards/photo.jpg", "v0001/photo.jpg")

@@ -122,15 +122,14 @@ def build_parts(call: PartCall, parts: Sequence[Part], most: int, log_event: Log
     import ray
 
     remote = ray.remote(_build_part).options(num_cpus=1, max_retries=_MOST_RETRIES)
-    shared, waiting, running = ray.put(call), deque(parts), dict[Any, Part]()
-    lost_nodes = _watch_nodes(log_event)
+    shared, waiting, running, nodes = ray.put(call), deque(parts), dict[Any, Part](), None
     try:
         while waiting or running:
+            nodes = _alive_nodes(nodes, log_event)
             while waiting and len(running) < most:
                 part = waiting.popleft()
                 running[remote.remote(shared, part)] = part
             ready, _ = ray.wait(list(running), timeout=_LOOK_S)
-            lost_nodes()
             for answer in ready:
                 part = running.pop(answer)
                 node, summary, events = _answer(answer, part)
@@ -182,24 +181,16 @@ def _answer(answer: Any, part: Part) -> tuple[str, PartSummary, list[BuildEvent]
     return result
 
 
-def _watch_nodes(log_event: LogEvent) -> Callable[[], None]:
-    """Return a function that warns about nodes that have gone since it was last called, and when none is there."""
+def _alive_nodes(known: set[str] | None, log_event: LogEvent) -> set[str]:
+    """Return the addresses of the nodes; warn about known ones that have gone, and where none is left."""
     import ray
 
-    known = set[str]()
-    told = False
-
-    def look() -> None:
-        nonlocal known, told
-        alive = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")}
-        for node in sorted(known - alive):
-            log_event("warning", f"node {node} was lost; others build what it was building", node=node)
-        if not alive and not told:
-            log_event("warning", "the cluster has no node with a CPU; the build waits for one")
-        known, told = alive, not alive
-
-    look()
-    return look
+    alive = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")}
+    for node in sorted((known or set()) - alive):
+        log_event("warning", f"node {node} was lost; others build what it was building", node=node)
+    if not alive and known != alive:
+        log_event("warning", "the cluster has no node with a CPU; the build waits for one")
+    return alive
 
 
 def _line_of(error: Exception) -> str:

@@ -275,7 +275,9 @@ class Build:
                 self.layout.current.name if self.layout.current else ""
             )
 
-        if before is not None and publish.is_published(self.layout, self.new, before, manifest):
+        if before is not None and publish.is_published(
+            self.layout, self.new, before, manifest, verify=self.options.verify
+        ):
             manifest = before
         else:
             manifest = publish.write_files(self.layout, self.new, before, manifest, receipts)

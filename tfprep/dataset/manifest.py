@@ -29,7 +29,7 @@ from tfprep.dataset.plain_json import LEAVES, WrongJsonError, from_json, indente
 from tfprep.errors import DatasetError, RecipeError
 from tfprep.fields import EFFECTS, FieldSpec, field_name_fault
 from tfprep.records.framing import FRAME_BYTES
-from tfprep.storage.urls import open_file
+from tfprep.storage.urls import file_size, open_file
 from tfprep.units import printable
 
 FORMAT_VERSION = 3
@@ -196,7 +196,7 @@ class Manifest:
         """The command that mends what is wrong with the dataset's files, for messages."""
         if "model_fields" in self.recipe:
             return "run tfprep fields add --verify again, which writes it"
-        return "run tfprep index again" if self.imported else "run the build again, which writes it"
+        return "run tfprep index again" if self.imported else "run the build again with --verify, which writes it"
 
     def staying_in(self, folder: str) -> Manifest:
         """Return the manifest of a version at a store whose own shards and added fields stay in `folder`, where they are."""
@@ -532,7 +532,10 @@ def crc32c_of(path: Path) -> int:
 
 def matches(path: Path, digest: FileDigest) -> bool:
     """Return True if the file exists with the size and CRC-32C of the digest."""
-    return path.is_file() and path.stat().st_size == digest.bytes and crc32c_of(path) == digest.crc32c
+    try:
+        return (file_size(path), crc32c_of(path)) == (digest.bytes, digest.crc32c)
+    except DatasetError:
+        return False
 
 
 def _chunks(path: Path) -> Iterator[bytes]:
