@@ -57,13 +57,7 @@ class Ray:
 
 @dataclass(frozen=True)
 class PartCall:
-    """What a node needs to build a part.
-
-    Attributes:
-      build_part: `tfprep.builder.build_part`.
-      recipe: A recipe, or the paths at which its file may be on a node.
-      out, data, options: As in `build_part`.
-    """
+    """`tfprep.builder.build_part` and its arguments; `recipe` may be the paths at which its file may be on a node."""
 
     build_part: Callable[..., PartSummary]
     recipe: Recipe | Sequence[str]

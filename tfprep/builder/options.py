@@ -106,7 +106,6 @@ def logged_events(log_path: Path, on_event: OnEvent | None) -> Iterator[LogEvent
 # --- options and results -----------------------------------------------------------------------------------------------
 
 
-_PART = re.compile(r"([0-9]+)/([0-9]+)\Z")
 ITEM_TIMEOUT_S = 300.0
 """Default of `item_timeout_s`: the slowest samples seen (16-bit PNGs of 13,000 x 13,000 pixels) took 90 s."""
 
@@ -265,7 +264,7 @@ class Part:
 
 def parse_part(text: str) -> Part:
     """Parse "3/16". Raises BuildError."""
-    match = _PART.match(text)
+    match = re.fullmatch("([0-9]+)/([0-9]+)", text)
     if not match:
         raise BuildError(f"a part is written as NUMBER/PARTS, for example 3/16; got {text!r}")
     return Part(*map(int, match.groups()))

@@ -7,7 +7,6 @@ decides. `identity` also tells a file from another of the same size and time tha
 it covers inodes and the times at which those changed. It is compared only within one file system, because copies differ.
 
 Both files of a shard end with a line that holds the SHA-256 of the line before. Damage costs that the shard is built again.
-
 """
 
 from __future__ import annotations

@@ -104,16 +104,6 @@ def _written(file: BinaryIO, batches: Iterable[Array], counts: Sequence[int]) ->
     return crcs if first == stops[-1] else None
 
 
-def _mapped(path: Path, row: RowType, first: int, count: int) -> Array:
-    if not count:
-        return np.empty(0, row)
-    with open_file(path) as file:
-        if not is_remote(path):
-            return np.asarray(np.memmap(file, row, "r", first * row.itemsize, (count,)))
-        file.seek(first * row.itemsize)
-        return np.frombuffer(file.read(count * row.itemsize), row)
-
-
 class Locations:
     """The rows of consecutive variants of a split. Those of a shard are checked when one of them is first used."""
 
@@ -146,7 +136,13 @@ class Locations:
             total += one.variants * one.samples
         if (found := file_size(path)) != row.itemsize * total:
             raise DatasetError(f"{path} holds {found} bytes, {row.itemsize * total} were written; {self._fix}")
-        self._rows = _mapped(path, row, first, info.samples * len(variants))
+        self._rows, start, count = np.empty(0, row), first * row.itemsize, info.samples * len(variants)
+        with open_file(path) as file:
+            if count and is_remote(path):
+                file.seek(start)
+                self._rows = np.frombuffer(file.read(count * row.itemsize), row)
+            elif count:
+                self._rows = np.asarray(np.memmap(file, row, "r", start, (count,)))
         self.nbytes = self._rows.nbytes if is_remote(path) else 0  # pages that are mapped belong to the system
 
     def __len__(self) -> int:

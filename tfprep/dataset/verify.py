@@ -29,7 +29,6 @@ from tfprep.records.framing import HEADER_BYTES
 from tfprep.storage.urls import PathOrUrl, file_size, open_file
 
 _BATCH_ROWS = 8192
-_FRAME_COLUMNS = ("offset", "size", "payload_crc")
 
 
 @dataclass(frozen=True)
@@ -221,7 +220,7 @@ class _IndexCheck:
         self._keyed = "model_fields" in data.manifest.recipe  # records of added fields hold the key of the main record
         self._reasons: dict[str, list[str]] = {}
         self.columns = [
-            "shard", *(["key"] if self._keyed else []), *_FRAME_COLUMNS, "height", "width",
+            "shard", *(["key"] if self._keyed else []), "offset", "size", "payload_crc", "height", "width",
             *(["label"] if self._label else []),
         ]  # fmt: skip
         self.columns += [f"{name}_{what}" for name in fields for what in ("offset", "size")]

@@ -22,16 +22,13 @@ import numpy as np
 from tfprep.builder.layout import Layout, name_locked
 from tfprep.builder.options import BuildOptions, Part
 from tfprep.builder.planning.plan import Plan, building_versions, differing_listings
-from tfprep.builder.planning.state import ACCIDENTS, ShardState, explain
+from tfprep.builder.planning.state import ACCIDENTS, NAMED, ShardState, explain
 from tfprep.dataset.plain_json import from_json
 from tfprep.errors import BuildError, ObjectChangedError
 from tfprep.recipe.describe import what_changed
 from tfprep.storage.local import writing
 from tfprep.storage.store import open_store
 from tfprep.storage.urls import durable_write, read_content, size_of
-
-_NAMED = 3
-"""Number of samples, differences and shards that a message names."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +111,9 @@ def check_common_plan(plan: Plan, layout: Layout, stored: CommonPlan, options: B
     """Raise BuildError if the plan differs from what the parts agreed on; the message says in what."""
     differences = list(_differences(stored, common_plan(plan, options)))
     if differences:
-        more = f"; and {len(differences) - _NAMED} more" if len(differences) > _NAMED else ""
+        more = f"; and {len(differences) - NAMED} more" if len(differences) > NAMED else ""
         raise BuildError(
-            f"{layout.out}: this part would not build the same dataset as the others. {'; '.join(differences[:_NAMED])}{more}. "
+            f"{layout.out}: this part would not build the same dataset as the others. {'; '.join(differences[:NAMED])}{more}. "
             f"The others follow the plan {layout.part_plan}, stored {stored.stored}. Make this machine like that one, or, if the "
             f"plan is out of date, {_RENEW}"
         )
@@ -138,7 +135,7 @@ def _differences(stored: CommonPlan, new: CommonPlan) -> Iterator[str]:
         described = new.described[split]
         changes = what_changed(old["recipe"], described["recipe"]) + differing_listings(old, described)
         if changes:
-            recipes[f"another recipe: {', '.join(changes[:_NAMED])}"] = split
+            recipes[f"another recipe: {', '.join(changes[:NAMED])}"] = split
         elif stored.versions == new.versions and stored.fingerprints[split] != new.fingerprints[split]:
             recipes["another recipe"] = split
     yield from recipes
@@ -162,8 +159,8 @@ def check_complete(plan: Plan, states: Sequence[ShardState], layout: Layout, sto
     missing = [state for state in states if not state.up_to_date and state.why not in ACCIDENTS.values()]
     if not missing:
         return
-    names = ", ".join(f"{state.split} {state.shard}" for state in missing[: _NAMED * 2])
-    more = f" and {len(missing) - _NAMED * 2} more" if len(missing) > _NAMED * 2 else ""
+    names = ", ".join(f"{state.split} {state.shard}" for state in missing[: NAMED * 2])
+    more = f" and {len(missing) - NAMED * 2} more" if len(missing) > NAMED * 2 else ""
     again = ""
     if stored is not None:
         places = {shard: place for place, shard in enumerate(plan.starts)}

@@ -34,8 +34,8 @@ UNREAD = "an input could not be read last time"
 CRASHED = "a sample crashed or took too long last time"
 ACCIDENTS = {"read": UNREAD, "process": CRASHED, "memory": "a sample did not fit into memory last time"}
 """Why a shard of unchanged files is built again, by `Reject.accident`."""
-_CHANGES_SHOWN = 3
-"""Number of changed options and functions that `explain` names."""
+NAMED = 3
+"""Number of differences that a message names."""
 
 
 @dataclass(frozen=True)
@@ -156,10 +156,10 @@ def _recipe_change(plan: Plan, layout: Layout, receipt: Receipt, state: ShardSta
     changes = what_changed(old["recipe"], new["recipe"]) + differing_listings(old, new)
     if not changes:
         return replace(state, why="another split is the first")
-    more = f" and {len(changes) - _CHANGES_SHOWN} more" if len(changes) > _CHANGES_SHOWN else ""
+    more = f" and {len(changes) - NAMED} more" if len(changes) > NAMED else ""
     before = replace(plan, fingerprints={split: receipt.fingerprint}).signature(split, shard)
     of_code = same and before == receipt.signature and {**old, "recipe": None} == {**new, "recipe": None}
-    why = f"the recipe changed: {', '.join(changes[:_CHANGES_SHOWN])}{more}"
+    why = f"the recipe changed: {', '.join(changes[:NAMED])}{more}"
     return replace(state, why=why, of_code=of_code and only_code_changed(old["recipe"], new["recipe"]))
 
 

@@ -25,6 +25,8 @@ from tfprep.seeding import generator
 from tfprep.sources import FieldDecoder
 from tfprep.sources.pixels import TURNED, PixelDecoder
 
+_PLACED: frozenset[Kind] = frozenset({"mask", "map", "boxes", "points"})
+"""Kinds whose values have places in the image."""
 _TURNED = (
     "were turned upright by their EXIF orientation; labels that were drawn on the pixels as they are stored do not fit them: "
     "sources.Pixels(exif='ignore')"
@@ -118,11 +120,6 @@ class SampleMaker:
         names: Sequence[str] = getattr(self.recipe.source, "multi_hot", tuple)()
         return names
 
-    @cached_property
-    def _is_placed(self) -> bool:
-        """Return True if a field has places in the image."""
-        return not {"mask", "map", "boxes", "points"}.isdisjoint(self.kinds.values())
-
     def _is_turned(self, name: str, data: Any) -> bool:
         """Return True if the file of an image is turned upright when it is decoded."""
         decoder = self._decoders.get(name)
@@ -179,7 +176,7 @@ class SampleMaker:
                         sample[name] = vector
                 if isinstance(self.recipe.store.get(name), Scalar):
                     _warn_of_rounding(sample[name])
-                if warned.turned and self._is_placed:
+                if warned.turned and _PLACED & set(self.kinds.values()):
                     self.notes[name] = _TURNED
                 if texts := warned[known:]:
                     before = {line.partition(": ")[2] for line in self.warned}  # also of a decode at another scale

@@ -300,13 +300,9 @@ def is_same(receipt: Receipt, task: ShardTask) -> bool:
 
 
 class _Made(NamedTuple):
-    """The addition of one sample to its shard.
+    """The addition of one sample to its shard: rows of the index and records by variant, and sums over variant 0 by field.
 
-    Attributes:
-      rows, payloads: The row of the index and the record of each variant. A row has no place in the file yet: the fields' offsets
-        count from the beginning of the payload.
-      specs: What each stored field is.
-      moments, counts: Sums over the pixels of variant 0, and counts of its classes, by field.
+    A row has no place in the file yet: the fields' offsets count from the beginning of the payload.
     """
 
     rows: Sequence[list[Any]]
