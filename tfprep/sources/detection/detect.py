@@ -15,10 +15,9 @@ from tfprep.sources.annotations.listing import ORPHAN
 from tfprep.sources.archives import Archives
 from tfprep.sources.detection import Layout
 from tfprep.sources.detection.annotated import coco, labelme, other_tools, voc, yolo
-from tfprep.sources.detection.bundled import archives, arrays, videos
 from tfprep.sources.detection.facts import FEW_WRONG, Facts, Reading, Remark, look
 from tfprep.sources.detection.files import ANSWERS, FEW, Files
-from tfprep.sources.detection.pictures import folders, masks, with_classes
+from tfprep.sources.detection.pictures import archives, arrays, folders, masks, videos, with_classes
 from tfprep.sources.detection.tables import tables
 from tfprep.sources.folder import Folder
 from tfprep.sources.paired import Paired
