@@ -122,14 +122,16 @@ def test_a_file_without_frames_or_cut_short_is_rejected(tmp_path):
         video.start_encoding()
     (root / "cut.mkv").write_bytes(whole[: len(whole) // 2])
     (root / "sound.mkv").write_bytes(sound(tmp_path / "sound.mkv").read_bytes())
+    write(root / "depth.mkv", range(3), pixels="gray16le")
     fields, rejected = built(sources.Video("*.mkv", every=1), root, tmp_path / "out", store=STORE)
     check(fields, "whole.mkv", range(12))
     cut = sum(key.startswith("cut.mkv") for key in fields)
     assert 0 < cut < 12
     assert "it may be cut short" in rejected[f"cut.mkv/{cut:06}"]
     reasons = {key: reason for key, reason in rejected.items() if not key.startswith("cut.mkv")}
-    assert set(reasons) == {f"{name}.mkv/000000" for name in ("empty", "text", "none", "sound")}
+    assert set(reasons) == {f"{name}.mkv/000000" for name in ("empty", "text", "none", "sound", "depth")}
     assert "FFmpeg cannot decode it" in reasons["text.mkv/000000"]
+    assert "gray of 16 bits a pixel" in reasons["depth.mkv/000000"]
     assert "the file has no video" in reasons["sound.mkv/000000"]
     assert "End of file" in reasons["none.mkv/000000"]
 

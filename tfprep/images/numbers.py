@@ -112,11 +112,7 @@ def _plain(pixels: Array) -> Array:
         return pixels.astype(np.uint8) * np.uint8(255)
     if pixels.dtype.kind not in "iuf":
         raise SampleError(f"an image holds uint8, uint16 or float32, not {pixels.dtype}")
-    if (
-        pixels.dtype.kind in "iu"
-        and pixels.size
-        and max(abs(int(pixels.min())), abs(int(pixels.max()))) > _EXACT_IN_FLOAT32
-    ):
+    if pixels.dtype.kind in "iu" and max(abs(int(pixels.min())), abs(int(pixels.max()))) > _EXACT_IN_FLOAT32:
         raise SampleError(
             f"numbers from {pixels.min()} to {pixels.max()} are not exact in float32; store them as a map (.npy)"
         )

@@ -116,17 +116,18 @@ class Video:
 
     def _parts(self, path: Path) -> Iterator[bytes]:
         """Yield each frame that is taken as PNG, and then, as JSON, the number of a damaged frame and the reason, or null."""
-        number, fault = -1, None
+        number, fault = 0, None
         try:
-            for number, frame in enumerate(_decoded(path)):
+            for frame in _decoded(path):
                 if number % self.every == 0:
                     png = io.BytesIO()
                     Image.fromarray(np.ascontiguousarray(_pixels(frame))).save(png, "PNG", compress_level=_COMPRESSION)
                     yield png.getvalue()
-            if number < 0:
+                number += 1
+            if not number:
                 raise SampleError("the video has no frames")
         except SampleError as error:
-            fault = (number + 1, error.reason)
+            fault = (number, error.reason)
         yield json.dumps(fault).encode()
 
     __repr__ = constructor_text
@@ -163,6 +164,9 @@ def _decoded(path: Path) -> Iterator[Any]:
 
 def _pixels(frame: Any) -> Array:
     check_pixels(frame.height, frame.width, 3)
+    parts = frame.format.components
+    if len(parts) == 1 and parts[0].bits > 8:
+        raise SampleError(f"gray of {parts[0].bits} bits a pixel; save the frames as PNG or TIFF, for sources.Pixels()")
     pixels: Array = frame.to_ndarray(format="rgb24")
     turns, rest = divmod(frame.rotation, 90)
     if rest:
