@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import PurePath
-from types import CellType, FunctionType, MappingProxyType, MethodType, ModuleType, NoneType
+from types import CellType, FunctionType, MappingProxyType, MemberDescriptorType, MethodType, ModuleType, NoneType
 from typing import Any
 
 import numpy as np
@@ -245,7 +245,8 @@ def _attributes(value: Any) -> dict[str, Any]:
     kind, state = type(value), object.__getstate__(value)
     attributes, slots = state if isinstance(state, tuple) else (state, {})
     names = {name for name in attributes or {} if not isinstance(getattr(kind, name, None), functools.cached_property)}
-    names |= {name for name in slots if is_users(getattr(kind, name).__objclass__)}
+    own = [vars(base) for base in kind.__mro__ if is_users(base)]  # in `kind` a property may hide a slot
+    names |= {name for name in slots if any(isinstance(names_of.get(name), MemberDescriptorType) for names_of in own)}
     return {name: getattr(value, name) for name in sorted(names)}
 
 
