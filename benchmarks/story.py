@@ -59,7 +59,10 @@ def measured(options: argparse.Namespace, built: Path, packed: Path) -> dict[str
         Candidate("Zstd, no cache", lambda: iter(loader(packed, batch, cache=False))),
     ]
     budget = Budget(options.rounds, options.seconds)
-    rounds = compare(candidates, budget, on_measurement=print_measurement)
+    rounds = compare(candidates, budget)
+    for name, of_one in rounds.measurements.items():
+        for measurement in of_one:
+            print_measurement(name, measurement)
     ratio = rounds.ratio("tfprep", "py_function")
     of_raw = rounds.ratio("Zstd", "tfprep"), rounds.ratio("Zstd, no cache", "raw, no cache")
     share = stored_bytes(packed) / stored_bytes(built)

@@ -13,7 +13,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -260,7 +259,7 @@ def _with_boxes(
     Shares of the image and numbers in pixels are told apart by the greatest number of most records, unless the form is declared.
     """
     by_feature = {item.feature: item for item in fields}
-    kept, rows_of, groups = list(fields), dict[str, partial[tuple[str, ...] | None]](), set[str]()
+    kept, made = list(fields), dict[str, tuple[str, int | None, int, tuple[str, ...] | None]]()
     for item in fields:
         prefix, slash, side = item.feature.rpartition("/")
         known = declared.get(item.feature, Declared())
@@ -299,17 +298,17 @@ def _with_boxes(
         note = f"x0, y0, x1, y1 in pixels, of {form} in {prefix or item.feature}"
         spec = FieldSpec("boxes", (axis, 4), "float32")
         kept.append(IndexedField(name, item.feature, spec, codec.describe(), note=note))
-        rows_of[name] = partial(_rows_of, group=above, boxes=axis, weighed=weighed, known=known.rows)
-        groups.add(above)
+        made[name] = above, axis, weighed, known.rows
+    groups = {group for group, *_ in made.values()}
     others = [field for field in kept if field.spec.kind not in (*RASTER_KINDS, "boxes") and field.spec.shape]
-    rows = {name: of(others, summaries, groups) for name, of in rows_of.items()}
+    rows = {name: _rows_of(others, summaries, groups, *of_boxes) for name, of_boxes in made.items()}
     counts = Counter(name for of_boxes in rows.values() for name in of_boxes or ())
     clear = {name: of for name, of in rows.items() if of is not None and all(counts[row] == 1 for row in of)}
     return [replace(field, rows=clear.get(field.name)) for field in kept]
 
 
 def _rows_of(
-    fields: Sequence[IndexedField], summaries: Mapping[str, FeatureSummary], groups: Iterable[str], *,
+    fields: Sequence[IndexedField], summaries: Mapping[str, FeatureSummary], groups: Iterable[str],
     group: str, boxes: int | None, weighed: int, known: tuple[str, ...] | None,
 ) -> tuple[str, ...] | None:  # fmt: skip
     """Return the names of the lists with a row per box; `boxes` and `weighed` are the number of boxes, as a side and as a sum.
