@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -159,7 +160,10 @@ def bench(
         return loader_candidate(data, split, options.batch_size, name=name, **loader_options)
 
     loader = candidate(LOADER)
-    settings = _settings_of(loader)
+    iteration: Any = loader.open()
+    with closing(iteration):
+        settings = {name: value for name, value in iteration.report().items() if name != "stats"}
+    settings["cache"] = {name: value for name, value in settings["cache"].items() if name not in ("records", "bytes")}
     keeps = settings["cache"]["kind"] != "none"
     uncached = candidate(FIRST_EPOCH, cache=False) if keeps else loader
     rounds = compare([loader, *([uncached] if keeps else []), *baselines], options.budget)
@@ -173,18 +177,6 @@ def bench(
         data.path, split, data.split(split).samples, options, machine, settings, rounds, limit, first,
         tuple(baseline.name for baseline in baselines), step_s, against,
     )  # fmt: skip
-
-
-def _settings_of(candidate: Candidate) -> dict[str, Any]:
-    """Return a loader's report before it reads, without counters."""
-    iteration: Any = candidate.open()
-    try:
-        report = dict(iteration.loader.report())
-    finally:
-        iteration.close()
-    report.pop("stats", None)
-    report["cache"] = {name: value for name, value in report["cache"].items() if name not in ("records", "bytes")}
-    return report
 
 
 # --- the result as text

@@ -30,7 +30,7 @@ _SETTLE_STEPS = 5
 
 @dataclass(frozen=True)
 class Iteration:
-    """One pass over a loader, with the loader's counters. Closing it stops the loader's threads."""
+    """One pass over a loader, with what the loader has: its counters, and `close`, which stops its threads."""
 
     loader: Any
     batches: Iterator[Any]
@@ -41,21 +41,12 @@ class Iteration:
     def __next__(self) -> Any:
         return next(self.batches)
 
-    @property
-    def stats(self) -> dict[str, Any]:
-        """See the loader."""
-        return dict(self.loader.stats)
-
-    def report(self) -> dict[str, Any]:
-        """See the loader."""
-        return dict(self.loader.report())
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)
 
     def cache_bytes(self) -> float:
         """The bytes in the loader's cache."""
         return float(self.stats["cache_bytes"])
-
-    def close(self) -> None:
-        self.loader.close()
 
 
 def loader_candidate(data: Data, split: str, batch_size: int, *, name: str = "tfprep", **options: Any) -> Candidate:
