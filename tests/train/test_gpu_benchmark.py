@@ -12,15 +12,8 @@ PARTS = ["limit", "fit", "memory_report", "prefetch_to_device", "model_fields", 
 
 
 def test_the_parts_run_on_a_cpu_or_say_why_not(tmp_path):
-    command = [
-        sys.executable,
-        ROOT / "benchmarks/gpu.py",
-        "--small",
-        "--json",
-        tmp_path / "gpu",
-        "--only",
-        ",".join(PARTS),
-    ]
+    given = ["--small", "--json", tmp_path / "gpu", "--only", ",".join(PARTS)]
+    command = [sys.executable, ROOT / "benchmarks/gpu.py", *given]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

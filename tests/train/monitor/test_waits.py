@@ -185,37 +185,3 @@ def test_the_end_of_the_data_inside_of_a_step_is_not_a_wait(dense, pairs, tmp_pa
     callbacks = [train.InputMonitor(tmp_path, every_s=60), pending]
     dense.fit(quiet(pairs(8).batch(4)), verbose=0, shuffle=False, callbacks=callbacks)
     assert pending.seconds == 0.0
-
-
-def test_a_loader_that_fetches_before_the_step_tells_its_waits_itself(tf):
-    """As on PyTorch, whose step gets a list of the batch: the time of long callbacks is not a wait for tfprep's loader."""
-    from types import SimpleNamespace
-
-    from tfprep.load.threads import forget_loader, note_loader
-    from tfprep.train.steps import Listener, TrainSteps
-
-    class Loader(SimpleNamespace):
-        """It can be referred to weakly, as a loader."""
-
-    steps, loader = TrainSteps(lambda batch: None, steps_per_call=1), Loader(stats={"wait_s": 0.0})
-    steps._fetches, steps.timed, steps.listeners = True, True, [Listener()]
-    try:
-        for wait_s in (0.25, 0.5, 0.125):
-            steps.fetching()
-            time.sleep(0.05)  # a callback that is called after the monitor
-            note_loader(loader)
-            loader.stats = {"wait_s": loader.stats["wait_s"] + wait_s}
-            steps([np.zeros((4, 2))])
-        forget_loader()
-        steps.fetching()
-        time.sleep(0.05)
-        steps([np.zeros((4, 2))])
-    finally:
-        forget_loader()
-    reading = steps.clock.read()
-    each_s = reading.each_s.tolist()
-    assert each_s[1:3] == [0.5, 0.125]
-    assert min(each_s[0], each_s[3]) >= 0.05, (
-        "of the first batch, and of other inputs, the time since the last callback"
-    )
-    assert (reading.batches, reading.images, steps.measured) == (4, 16, True)
