@@ -39,7 +39,7 @@ CASES = {
     sources.Paired: [
         ({"image": "*"}, "expected a mask or fields beside the image"),
         ({"image": "*.png", "mask": "*.png"}, "the patterns of image and mask are one"),
-        ({"image": "i/*", "mask": "m/{split}/*"}, "{split} in mask='m/{split}/\\*' has no counterpart in image"),
+        ({"image": "i/*", "mask": "m/{split}/*"}, "{split} in mask='m/{split}/\\*' has no counterpart in"),
         ({"image": "i/*", "mask": "m/*/*"}, "'\\*' in mask='m/\\*/\\*' has no counterpart"),
         ({"image": "i/*", "mask": "m/**"}, "'\\*\\*' in mask='m/\\*\\*' has no counterpart"),
         ({"image": "i/*", "fields": {"d": "d/*"}}, r"expected fields\['d'\] to be \(kind, text\)"),
@@ -49,8 +49,8 @@ CASES = {
         ({"image": "i/*", "fields": {"d": ("map", "d/*")}, "numbers": {0: 1}}, "there is no mask"),
         ({**PAIR, "splits": ("train",)}, "has no {split}"),
         ({**PAIR, "splits": sources.Fractions(train=1.0, stratify="mask")}, "names no label field"),
-        *(({**PAIR, "numbers": numbers}, "to map to class numbers") for numbers in ({0: -1}, {"a": 1})),
-        *(({**PAIR, "palette": one}, "to map to class numbers") for one in ({(1, 2): 0}, {(1, 2, 300): 0}, [1])),
+        *(({**PAIR, "numbers": numbers}, "map to class numbers") for numbers in ({0: -1}, {"a": 1})),
+        *(({**PAIR, "palette": one}, "map to class numbers") for one in ({(1, 2): 0}, {(1, 2, 300): 0}, [1])),
     ],
     sources.Table: [
         ({"table": "t.xlsx"}, r"expected table to end in .csv, .tsv, .jsonl, .ndjson, .parquet; got 't.xlsx'"),
@@ -102,14 +102,14 @@ CASES = {
     sources.Voc: [
         ({"first_pixel": 2}, "first_pixel is 0 or 1"),
         ({"fields": ("boxes", "instances")}, "add 'box_numbers' to fields"),
-        ({"annotations": "{year}/*.xml"}, "has placeholders that images="),
+        ({"annotations": "{year}/*.xml"}, "has no counterpart in"),
         (
             {"images": "JPEGImages/{name}", "sets": "ImageSets/{split}.txt", "annotations": "Annotations/{name}.xml"},
             "stand for",
         ),
     ],
     sources.LabelMe: [
-        ({"images": "*.png", "annotations": "**/*.json"}, "with the placeholders of images"),
+        ({"images": "*.png", "annotations": "**/*.json"}, "has no counterpart in"),
         ({"splits": BY_LABEL}, "names no label field"),
         ({"splits": BY_PATIENT}, "for DICOM one of PatientID.* in a Folder or Paired"),
     ],

@@ -14,7 +14,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -24,7 +24,7 @@ from tfprep.fields import KINDS, BoxFormat, Kind, check_box_format
 from tfprep.sources.annotations.objects import table_boxes
 from tfprep.sources.cells import FILE_KINDS, class_cell, is_whole, path_cell, sorted_classes, value_cell
 from tfprep.sources.folder import Splits, check_common, split_files
-from tfprep.sources.patterns import HIDDEN, IMAGE_SUFFIXES, NOT_SHOWN, Holes, compile_pattern
+from tfprep.sources.patterns import HIDDEN, IMAGE_SUFFIXES, NOT_SHOWN, Holes, Pattern, compile_pattern
 from tfprep.sources.pixels import Pixels, pixel_decoders
 from tfprep.sources.raw import Reference, open_raw, read_raw
 from tfprep.sources.source import Entry, FieldDecoder, Listing, check_fields, constructor_text, key_of
@@ -75,7 +75,7 @@ class Archives:
 
     def __post_init__(self) -> None:
         pattern = compile_pattern(self.archives, "Archives: archives")
-        inside = frozenset() if self.members is None else compile_pattern(self.members, "Archives: members").holes
+        inside = self._inside.holes if self._inside else frozenset()
         if self.label is not None and "label" in inside:
             raise RecipeError(
                 f"Archives: the class is {self.label!r}, or {{label}} of {self.members!r}; give one of them"
@@ -95,13 +95,17 @@ class Archives:
         object.__setattr__(self, "image", tuple(ending.lower().lstrip(".") for ending in self.image))
         fields = check_fields(self.fields, KINDS, ("image", "label"), "Archives", "('mask', 'seg.png')")
         object.__setattr__(self, "fields", {name: (kind, text.lstrip(".")) for name, (kind, text) in fields.items()})
-        by_split = compile_pattern(str(self.members), "Archives: members") if "split" in inside else pattern
+        by_split = self._inside if self._inside and "split" in inside else pattern
         check_common(self, by_split, "label" in self.kinds())
         check_box_format(self.box_format, "Archives: box_format")
 
+    @cached_property
+    def _inside(self) -> Pattern | None:
+        return None if self.members is None else compile_pattern(self.members, "Archives: members")
+
     def kinds(self) -> dict[str, Kind]:
         """The kind of each field."""
-        of_folder = self.members is not None and "label" in compile_pattern(self.members, "Archives: members").holes
+        of_folder = self._inside and "label" in self._inside.holes
         label: dict[str, Kind] = {"label": "label"} if self.label or of_folder else {}
         return {"image": "image", **label, **{name: kind for name, (kind, _) in self.fields.items()}}
 
@@ -155,10 +159,8 @@ class Archives:
 
     def _holes(self, sample: _Sample) -> Holes | None:
         """Return the values of the placeholders of `members`; None if the image's name does not fit."""
-        if self.members is None:
-            return {}
         name = sample.members[sample.image].name.removeprefix("./")
-        return compile_pattern(self.members, "Archives: members").match_path(name)
+        return self._inside.match_path(name) if self._inside else {}
 
     def _all(self, root: Path, archives: list[tuple[str, str]]) -> Iterator[_Sample]:
         return (sample for path, _ in archives for sample in _samples(root, path, self.image, Counter()))

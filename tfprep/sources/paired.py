@@ -16,7 +16,7 @@ from tfprep.errors import RecipeError, SampleError, SourceError
 from tfprep.fields import Array, Kind, Size
 from tfprep.sources.cells import FILE_KINDS
 from tfprep.sources.folder import Splits, check_common, class_names, dicom_group, fitting, listed_images
-from tfprep.sources.patterns import Companions, Pattern, compile_pattern, walk
+from tfprep.sources.patterns import Companions, Pattern, check_placeholders, compile_pattern, walk
 from tfprep.sources.pixels import Pixels, pixel_decoders
 from tfprep.sources.source import Entry, FieldDecoder, Listing, check_fields, constructor_text, key_of
 from tfprep.sources.splits import Row, listing_of
@@ -78,13 +78,10 @@ class Paired:
         def is_color(key: Any) -> bool:
             return isinstance(key, tuple) and len(key) == 3 and all(is_number(part, 255) for part in key)
 
-        for option, value, is_key, example in (
-            ("numbers", self.numbers, is_stored, "{0: 255, 1: 0}"),
-            ("palette", self.palette, is_color, "{(128, 64, 128): 3}"),
-        ):
-            if not isinstance(value, Mapping) or not all(is_key(key) and is_number(n) for key, n in value.items()):
-                rule = f"Paired: expected {option} to map to class numbers, such as {example}"
-                raise RecipeError(f"{rule}; got {value!r:.200}")
+        for option, is_key in ((self.numbers, is_stored), (self.palette, is_color)):
+            if not isinstance(option, Mapping) or not all(is_key(key) and is_number(n) for key, n in option.items()):
+                rule = "Paired: numbers={0: 255, 1: 0} and palette={(128, 64, 128): 3} map to class numbers"
+                raise RecipeError(f"{rule}; got {option!r:.200}")
         if self.void is not None and not is_number(self.void):
             raise RecipeError(f"Paired: void is a class number from 0 to 65535; got {self.void!r}")
         check_common(self, image)
@@ -94,12 +91,7 @@ class Paired:
             if pattern == image:
                 rule = f"Paired: the patterns of image and {name} are one, {image.text!r}"
                 raise RecipeError(f"{rule}; each image would be its own {name}")
-            if unknown := sorted(pattern.holes - image.holes):
-                spelled = ("'**'" if hole == "__" else "'*'" if hole[0] == "_" else f"{{{hole}}}" for hole in unknown)
-                raise RecipeError(
-                    f"Paired: {', '.join(spelled)} in {name}={pattern.text!r} has no counterpart in image={image.text!r}; "
-                    f"an image must say where its {name} is"
-                )
+        check_placeholders("Paired", image, self._others())
 
     def kinds(self) -> dict[str, Kind]:
         """The kind of each field: those with a file, then the label."""

@@ -196,6 +196,15 @@ def compile_pattern(text: str, rule: str) -> Pattern:
     return Pattern(text, tuple(folders), Template((*before, *(((False, stem),) if stem else ()))), f".{suffix.lower()}")
 
 
+def check_placeholders(where: str, image: Pattern, others: Mapping[str, Pattern]) -> None:
+    """Raise RecipeError if a pattern has placeholders that the pattern of the images does not have."""
+    for name, pattern in others.items():
+        if unknown := sorted(pattern.holes - image.holes):
+            spelled = ("'**'" if hole == _DEEP else "'*'" if hole[0] == "_" else f"{{{hole}}}" for hole in unknown)
+            rule = f"{', '.join(spelled)} in {name}={pattern.text!r} has no counterpart in {image.text!r}"
+            raise RecipeError(f"{where}: {rule}; an image must say where its {name} is")
+
+
 def literal(name: str) -> str:
     """Return a pattern for this path and hardly any other: braces are doubled, and `*` stands for itself among others."""
     return name.replace("{", "{{").replace("}", "}}")

@@ -10,7 +10,7 @@ import json
 import re
 from array import array
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -159,17 +159,18 @@ class CocoFile:
     edges: Array
     """int64 [images, 2]: the annotations of each image."""
     unlisted: int
-    found_categories: tuple[Any, ...]
+    categories: Sequence[tuple[float | str, tuple[str | None, int]]]
+    """The id of each category, with its name (None if it has none) and its number of key points."""
 
     @staticmethod
     def read(path: Path) -> CocoFile:
         """Read the file. SourceError if it is not JSON, or not as COCO's format says."""
         text, keys = JsonText(path), {"images": "id", "annotations": "image_id"}
         found: dict[str, tuple[array[int], array[int]]] = {}
-        categories: tuple[Any, ...] = ()
+        categories: list[tuple[float | str, tuple[str | None, int]]] = []
         for name, place, start, value in text.members(keys):
             if name == "categories" and isinstance(value, list):
-                categories = tuple(value)
+                categories = [_category(path, category) for category in value]
             elif name in keys and place < 0:
                 found[name] = array("q"), array("q")
             elif name in keys:
@@ -194,15 +195,14 @@ class CocoFile:
         for at, (first, last) in zip(self.image_starts.tolist(), self.edges.tolist(), strict=True):
             yield self.text.value(at), [self.text.value(start) for start in self.annotation_starts[first:last].tolist()]
 
-    def categories(self) -> Iterator[tuple[float | str, tuple[str | None, int]]]:
-        """Yield the id of each category, with its name (None if it has none) and its number of key points."""
-        for category in self.found_categories:
-            if not isinstance(category, dict) or not isinstance(category.get("id"), int | float | str):
-                raise SourceError(f"{self.path}: a category is an object with an id and a name; got {category!r:.80}")
-            name = category.get("name")
-            known = key_of(name.strip()) if isinstance(name, str) else ""
-            points = len(category.get("keypoints") or ())
-            yield category["id"], (known if known and not class_name_fault(known) else None, points)
+
+def _category(path: Path, category: Any) -> tuple[float | str, tuple[str | None, int]]:
+    if not isinstance(category, dict) or not isinstance(category.get("id"), int | float | str):
+        raise SourceError(f"{path}: a category is an object with an id and a name; got {category!r:.80}")
+    name = category.get("name")
+    known = key_of(name.strip()) if isinstance(name, str) else ""
+    points = len(category.get("keypoints") or ())
+    return category["id"], (known if known and not class_name_fault(known) else None, points)
 
 
 class CocoFiles:
@@ -222,7 +222,7 @@ class CocoFiles:
         self._unannotated = source.unannotated
         self._by_id: dict[float | str, tuple[str | None, int]] = {}
         for file, _ in self._files:
-            for number, new in file.categories():
+            for number, new in file.categories:
                 if (known := self._by_id.setdefault(number, new)) != new:
                     raise SourceError(
                         f"{file.path}: category {number} is {new[0]!r} here and {known[0]!r} in another file"

@@ -25,7 +25,7 @@ from tfprep.sources.annotations.listing import (
 )
 from tfprep.sources.annotations.objects import check_drawing
 from tfprep.sources.cells import sorted_classes
-from tfprep.sources.patterns import compile_pattern
+from tfprep.sources.patterns import check_placeholders, compile_pattern
 from tfprep.sources.source import Listing, key_of
 from tfprep.sources.splits import Row
 
@@ -63,11 +63,9 @@ class LabelMe(AnnotatedSource):
         image = compile_pattern(self.images, "LabelMe: images")
         annotations = compile_pattern(self.annotations, "LabelMe: annotations")
         self.check_options(image)
-        if annotations.suffix != ".json" or annotations.holes - image.holes:
-            raise RecipeError(
-                f"LabelMe: expected annotations to end in .json, with the placeholders of images={self.images!r}; "
-                f"got {self.annotations!r}"
-            )
+        check_placeholders("LabelMe", image, {"annotations": annotations})
+        if annotations.suffix != ".json":
+            raise RecipeError(f"LabelMe: expected annotations to end in .json; got {self.annotations!r}")
 
     def scan(self, root: Path) -> Listing:
         """List the images below `root`; see `Source.scan`."""

@@ -26,7 +26,7 @@ from tfprep.sources.annotations.listing import (
 )
 from tfprep.sources.cells import sorted_classes
 from tfprep.sources.folder import split_files
-from tfprep.sources.patterns import Companions, Holes, Pattern, compile_pattern
+from tfprep.sources.patterns import Companions, Holes, Pattern, check_placeholders, compile_pattern
 from tfprep.sources.raw import text_lines
 from tfprep.sources.source import Listing, key_of
 from tfprep.sources.splits import Row
@@ -90,12 +90,8 @@ class Voc(AnnotatedSource):
             )
         if self.first_pixel not in (0, 1):
             raise RecipeError(f"Voc: first_pixel is 0 or 1; got {self.first_pixel!r}")
-        for name in ("annotations", *(_MASKS[mask] for mask in _MASKS if mask in self.fields)):
-            unknown = compile_pattern(getattr(self, name), f"Voc: {name}").holes - image.holes
-            if unknown:
-                raise RecipeError(
-                    f"Voc: {name}={getattr(self, name)!r} has placeholders that images={self.images!r} does not have"
-                )
+        names = ("annotations", *(_MASKS[mask] for mask in _MASKS if mask in self.fields))
+        check_placeholders("Voc", image, {name: compile_pattern(getattr(self, name), f"Voc: {name}") for name in names})
 
     def scan(self, root: Path) -> Listing:
         """List the images below `root`; see `Source.scan`."""

@@ -28,7 +28,7 @@ from tfprep.sources.annotations.listing import (
 )
 from tfprep.sources.annotations.objects import DRAWN, check_drawing
 from tfprep.sources.cells import path_cell
-from tfprep.sources.patterns import IMAGE_SUFFIXES, compile_pattern, literal, spelled, walk
+from tfprep.sources.patterns import IMAGE_SUFFIXES, check_placeholders, compile_pattern, literal, spelled, walk
 from tfprep.sources.raw import read_whole, text_lines
 from tfprep.sources.source import Listing, class_name_fault, key_of
 from tfprep.sources.splits import Row
@@ -73,10 +73,8 @@ class Yolo(AnnotatedSource):
             )
             raise RecipeError(f"Yolo: expected data to be {what}; got {self.data!r}")
         by_split = compile_pattern("{split}.txt" if self.images is None else self.images, "Yolo: images")
-        if self.labels is not None and compile_pattern(self.labels, "Yolo: labels").holes - by_split.holes:
-            raise RecipeError(
-                f"Yolo: labels={self.labels!r} has placeholders that images={self.images!r} does not have"
-            )
+        if self.labels is not None:
+            check_placeholders("Yolo", by_split, {"labels": compile_pattern(self.labels, "Yolo: labels")})
         self.check_options(by_split)
 
     def scan(self, root: Path) -> Listing:
