@@ -1,4 +1,4 @@
-"""Rows of a CSV, TSV, JSON lines or Parquet file, one batch at a time, so that the whole table is never in memory.
+"""Rows of a CSV, TSV, JSON lines or Parquet file, one after the other, so that the whole table is never in memory.
 
 CSV and TSV: UTF-8, with a byte order mark or without; a header, RFC 4180 quoting, commas, semicolons or tabs, line breaks inside
 quotes allowed; every cell comes as text, so `007` and `NA` stay what they are. JSON lines: one object a line; `objects.bbox` is
@@ -38,13 +38,7 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 8192
 MOST_CELL_CHARACTERS = 1 << 24
-
-
-class RowBatch(NamedTuple):
-    """Some rows: their numbers, and the values of each requested column as plain Python."""
-
-    numbers: Sequence[int]
-    columns: Mapping[str, Sequence[Any]]
+NumberedRow: TypeAlias = tuple[int, Sequence[Any]]
 
 
 class TableRow(NamedTuple):
@@ -84,8 +78,9 @@ def file_columns(path: Path) -> list[str]:
         return [name for name in file.schema_arrow.names if _bytes_column(file, name)]
 
 
-def batches(path: Path, columns: Sequence[str]) -> Iterator[RowBatch]:
-    """Yield all rows with only `columns`. SourceError if a column is missing or the file is not what its suffix says."""
+def rows_of(path: Path, columns: Sequence[str]) -> Iterator[NumberedRow]:
+    """Yield the number of each row, and its cells in the order of `columns`. SourceError if a column is missing or the file is
+    not what its suffix says."""
     there = column_names(path)
     for column in columns:
         if there.count(column) != 1:
@@ -93,16 +88,14 @@ def batches(path: Path, columns: Sequence[str]) -> Iterator[RowBatch]:
             known = f"the columns are {', '.join(map(repr, there))}" if there else "the table is empty"
             raise SourceError(f"{path}: {problem} {column!r}; {known}")
     with _arrow_errors(path):
-        yield from _format_of(path)[1](path, list(dict.fromkeys(columns)))
+        yield from _format_of(path)[1](path, columns)
 
 
 def table_rows(root: Path, tables: Iterable[tuple[str, str]], columns: Sequence[str]) -> Iterator[TableRow]:
-    """Yield the rows of tables, each given with its split; see `batches`."""
+    """Yield the rows of tables, each given with its split; see `rows_of`."""
     for path, split in tables:
-        for batch in batches(root / path, columns):
-            names = tuple(batch.columns)
-            for number, cells in zip(batch.numbers, zip(*batch.columns.values(), strict=True), strict=True):
-                yield TableRow(path, split, number, dict(zip(names, cells)))  # noqa: B905  # a check for each row takes 3 %
+        for number, cells in rows_of(root / path, columns):
+            yield TableRow(path, split, number, dict(zip(columns, cells)))  # noqa: B905  # a check for each row takes 3 %
 
 
 # --- CSV and TSV ----------------------------------------------------------------------------------------------------
@@ -138,14 +131,11 @@ def _csv_columns(path: Path) -> list[str]:
     return next(_csv_rows(path), [])
 
 
-def _csv_batches(path: Path, columns: list[str]) -> Iterator[RowBatch]:
+def _csv_cells(path: Path, columns: Sequence[str]) -> Iterator[NumberedRow]:
     rows = _csv_rows(path)
-    header, first = next(rows), 1
-    while chunk := list(islice(rows, BATCH_ROWS)):
-        places = {name: header.index(name) for name in columns}
-        cells = {name: [row[place] for row in chunk] for name, place in places.items()}
-        yield RowBatch(range(first, first + len(chunk)), cells)
-        first += len(chunk)
+    header = next(rows)
+    places = [header.index(name) for name in columns]
+    return ((number, [row[place] for place in places]) for number, row in enumerate(rows, 1))
 
 
 # --- JSON lines -----------------------------------------------------------------------------------------------------
@@ -159,15 +149,13 @@ def _json_columns(path: Path) -> list[str]:
     return list(names)
 
 
-def _json_batches(path: Path, columns: list[str]) -> Iterator[RowBatch]:
+def _json_cells(path: Path, columns: Sequence[str]) -> Iterator[NumberedRow]:
     def cell(row: Mapping[str, Any], name: str) -> Any:
         top, _, inner = name.partition(".")
         value = row.get(top)
         return row.get(name) if name in row or not isinstance(value, dict) else value.get(inner)
 
-    rows = _json_rows(path)
-    while chunk := list(islice(rows, BATCH_ROWS)):
-        yield RowBatch([n for n, _ in chunk], {name: [cell(row, name) for _, row in chunk] for name in columns})
+    return ((number, [cell(row, name) for name in columns]) for number, row in _json_rows(path))
 
 
 def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -213,7 +201,7 @@ class RawCell:
         return "bytes; make a column of strings of them"
 
 
-def _parquet_batches(path: Path, columns: list[str]) -> Iterator[RowBatch]:
+def _parquet_cells(path: Path, columns: Sequence[str]) -> Iterator[NumberedRow]:
     """Yield the values of the columns: files in cells as `RawCell`, classes by name."""
     import pyarrow as pa
 
@@ -235,7 +223,7 @@ def _parquet_batches(path: Path, columns: list[str]) -> Iterator[RowBatch]:
             for name, files in stored.items():
                 paths = _values(batch, files.path_column, {}, path, first) if files.path_column else None
                 cells[name] = files.cells(first, len(batch), paths)
-            yield RowBatch(range(first, first + len(batch)), cells)
+            yield from enumerate(zip(*(cells[name] for name in columns), strict=True), first)
             first += len(batch)
 
 
@@ -369,13 +357,13 @@ def _cells_of(path: Path, column: str) -> Iterator[bytes | None]:
                 yield value if not inner else value and value.get(inner)
 
 
-_Format: TypeAlias = "tuple[Callable[[Path], list[str]], Callable[[Path, list[str]], Iterator[RowBatch]]]"
+_Format: TypeAlias = "tuple[Callable[[Path], list[str]], Callable[[Path, Sequence[str]], Iterator[NumberedRow]]]"
 _FORMATS: dict[str, _Format] = {
-    ".csv": (_csv_columns, _csv_batches),
-    ".tsv": (_csv_columns, _csv_batches),
-    ".jsonl": (_json_columns, _json_batches),
-    ".ndjson": (_json_columns, _json_batches),
-    ".parquet": (_parquet_columns, _parquet_batches),
+    ".csv": (_csv_columns, _csv_cells),
+    ".tsv": (_csv_columns, _csv_cells),
+    ".jsonl": (_json_columns, _json_cells),
+    ".ndjson": (_json_columns, _json_cells),
+    ".parquet": (_parquet_columns, _parquet_cells),
 }
 TABLE_SUFFIXES: tuple[str, ...] = tuple(_FORMATS)
 

@@ -32,7 +32,7 @@ from tfprep.fields import rarest_classes
 from tfprep.seeding import sample_hash
 from tfprep.sources.patterns import Pattern, compile_pattern
 from tfprep.sources.raw import parse_reference
-from tfprep.sources.rows import batches
+from tfprep.sources.rows import rows_of
 from tfprep.sources.source import Entry, Listing, Source, constructor_text, key_of
 
 Row: TypeAlias = tuple[Entry, "str | None"]
@@ -327,11 +327,10 @@ def _not_in_the_data(path: str | Path, keys: Set[str], missing: Set[str]) -> dic
 def _listed(path: str | Path, where: str, *names: str) -> list[tuple[str, ...]]:
     """Return the cells of these columns in each row of a CSV file."""
     try:
-        found = [batch.columns for batch in batches(Path(path), names)]
+        rows = [tuple(cells) for _, cells in rows_of(Path(path), names)]
     except SourceError as error:
         rule = "`tfprep check` writes it. A relative path begins at the current folder"
         raise SourceError(f"{where}: {error}; {rule}") from error
-    rows = [row for columns in found for row in zip(*(columns[name] for name in names), strict=True)]
     if empty := next((number for number, row in enumerate(rows, 1) if not all(row)), None):
         raise SourceError(f"{where}: {path}, row {empty}: expected a value for {' and '.join(names)}")
     return rows

@@ -28,7 +28,7 @@ from tfprep.sources.folder import UNSPLIT, check_splits, split_files
 from tfprep.sources.patterns import Pattern, compile_pattern, image_places
 from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
 from tfprep.sources.raw import check_local, parse_reference
-from tfprep.sources.rows import TABLE_SUFFIXES, TableRow, batches, declared_classes, table_rows
+from tfprep.sources.rows import TABLE_SUFFIXES, TableRow, declared_classes, table_rows
 from tfprep.sources.source import Entry, FieldDecoder, Listing, check_classes, check_fields, constructor_text, key_of
 from tfprep.sources.splits import Fractions, Row, is_split_pattern, listing_of
 
@@ -37,7 +37,7 @@ from tfprep.sources.splits import Fractions, Row, is_split_pattern, listing_of
 class Table:
     """The rows of a table. Fields: `image`, `label` if a column is given for it, and those of `fields`.
 
-    The table is read in batches. It is read twice if class names or the type of a scalar must be found first: a scalar is int if
+    The table is read twice if class names or the type of a scalar must be found first: a scalar is int if
     its whole column is, else float. Two rows of one image are an error of the build, unless `key` tells them apart.
 
     Attributes:
@@ -195,22 +195,21 @@ class _Rows:
         self._single, spelled = bool(flags), set[str]()
         self._whole = {name for name, (kind, _) in self.values.items() if kind == "scalar"}
         surveyed = [column for name in (*found, *self._whole) for column in self.values[name][1]]
-        for path, _ in tables if surveyed or flags else ():
-            for batch in batches(root / path, [*surveyed, *flags]):
-                for name, classes in found.items():
-                    column, separator = self.values[name][1][0], options.separator if name == "label" else None
-                    for number, cell in zip(batch.numbers, batch.columns[column], strict=True):
-                        if not (isinstance(cell, str) and cell in classes):
-                            try:
-                                classes.update(class_cell(cell, separator) or ())
-                            except SourceError as error:
-                                raise SourceError(f"{root / path}: row {number}, {column!r}: {error}") from error
-                self._whole -= {n for n in self._whole if not all(map(is_whole, batch.columns[self.values[n][1][0]]))}
-                for cells in zip(*(batch.columns[column] for column in flags), strict=True):
-                    with suppress(SourceError):  # rows that are wrong, or have an empty cell, do not count
-                        said = list(map(flag_cell, cells))
-                        self._single &= None in said or sum(map(bool, said)) == 1
-                        spelled.update(str(cell).strip().removesuffix(".0") for cell in cells)
+        for row in table_rows(root, tables, [*surveyed, *flags]) if surveyed or flags else ():
+            for name, classes in found.items():
+                column, separator = self.values[name][1][0], options.separator if name == "label" else None
+                if not (isinstance(cell := row.cells[column], str) and cell in classes):
+                    try:
+                        classes.update(read_cell(row.cells, column, class_cell, separator) or ())
+                    except SourceError as error:
+                        raise SourceError(f"{row.place()}, {error}") from error
+            self._whole -= {name for name in self._whole if not is_whole(row.cells[self.values[name][1][0]])}
+            if not flags:
+                continue
+            with suppress(SourceError):  # rows that are wrong, or have an empty cell, do not count
+                said = [flag_cell(row.cells[column]) for column in flags]
+                self._single &= None in said or sum(map(bool, said)) == 1
+                spelled.update(str(row.cells[column]).strip().removesuffix(".0") for column in flags)
         if {"0", "-1"} <= spelled:
             rule = "the columns of label hold 0 and -1, which may mean no and unknown; write 1 or 0"
             raise SourceError(f"{root / tables[0][0]}: {rule}")

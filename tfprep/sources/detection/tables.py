@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import islice
 from typing import Any
 
 from tfprep.errors import SourceError
@@ -19,7 +20,7 @@ from tfprep.sources.detection.facts import Reading, Remark
 from tfprep.sources.detection.files import ANSWERS, FEW, Files, below, image_place, splits_of
 from tfprep.sources.detection.pictures import GROUP, says_masks
 from tfprep.sources.patterns import Template, columns_of, image_suffix, is_test, literal, split_form, split_words
-from tfprep.sources.rows import TABLE_SUFFIXES, batches, column_names, declared_classes, file_columns
+from tfprep.sources.rows import BATCH_ROWS, TABLE_SUFFIXES, column_names, declared_classes, file_columns, rows_of
 from tfprep.sources.splits import Fractions
 from tfprep.sources.table import Table
 
@@ -99,7 +100,8 @@ def _head(files: Files, path: str) -> _Head:
     if image := next(filter(image_suffix, names), ""):
         rule = "write a line with the names of the columns above it"
         raise SourceError(f"{path}: the first line names {image!r}: {rule}")
-    columns: Mapping[str, Sequence[Any]] = next((rows.columns for rows in batches(files.root / path, names)), {})
+    rows = [cells for _, cells in islice(rows_of(files.root / path, names), BATCH_ROWS)]
+    columns: Mapping[str, Sequence[Any]] = dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else {}
     if stored:
         return _Head(path, columns, "image" if "image" in stored else stored[0], stored)
     found: dict[str, bool] = {}
