@@ -202,7 +202,7 @@ class Dataset:
         splits = self.manifest.splits
         if name not in splits:
             raise DatasetError(f"{self.path} has no split {name!r}; it has {', '.join(splits) or 'none'}")
-        if variant not in (variants := range(splits[name].variants)):
+        if variant and variant not in (variants := range(splits[name].variants)):  # there always is a variant 0
             raise DatasetError(f"split {name!r} has {len(variants)} variants, numbered from 0; there is no {variant!r}")
         return splits[name]
 
