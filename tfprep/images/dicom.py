@@ -54,8 +54,7 @@ def dicom_size(data: bytes, page: int | None) -> Size:
     """Return (height, width) of a frame. Raises SampleError."""
     header = read_header(data)
     with _reading():
-        _check_page(header, page)
-        return _size(header)
+        return _size(header, page)
 
 
 def dicom_numbers(data: bytes, page: int | None) -> Numbers:
@@ -74,8 +73,7 @@ def dicom_numbers(data: bytes, page: int | None) -> Numbers:
         from pydicom.pixels import apply_color_lut, convert_color_space, pixel_array
 
         header = pydicom.dcmread(io.BytesIO(data))
-        _check_page(header, page)
-        height, width = _size(header)
+        height, width = _size(header, page)
         check_pixels(height, width, int(header.get("SamplesPerPixel", 1)) * int(header.get("BitsAllocated", 16)) // 8)
         kind = str(header.get("PhotometricInterpretation", ""))
         array = np.asarray(pixel_array(header, index=page or 0))
@@ -147,12 +145,9 @@ def _reading() -> Iterator[None]:
         raise SampleError(f"not a whole DICOM file: {type(error).__name__}: {error}") from error
 
 
-def _check_page(header: Any, page: int | None) -> None:
+def _size(header: Any, page: int | None) -> Size:
     frames = int(header.get("NumberOfFrames") or 1)
     check_page(f"DICOM holds {frames} frames", frames, page)
-
-
-def _size(header: Any) -> Size:
     if header.get("Rows") is None or header.get("Columns") is None:
         raise SampleError("the DICOM file holds no image: it has no Rows and Columns")
     return int(header.Rows), int(header.Columns)

@@ -345,7 +345,7 @@ class Companions:
                 return frozenset()
             except OSError as error:
                 raise SourceError(f"{root / folder}: cannot list this folder: {error.strerror}") from error
-            return frozenset((*names.files, *names.folders))
+            return frozenset(itertools.chain(*names))
 
         self._names = names_in
 

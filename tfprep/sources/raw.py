@@ -29,13 +29,6 @@ from tfprep.storage.store import open_store
 from tfprep.storage.urls import is_remote
 
 
-class Names(NamedTuple):
-    """The names of the files and of the folders in a folder."""
-
-    files: list[str]
-    folders: list[str]
-
-
 class RawState(NamedTuple):
     """Identity of a file's content: size and time of change, or at a URL the store's entity tag; and its size.
 
@@ -54,20 +47,20 @@ def check_local(root: Path) -> None:
         raise SourceError(f"{root}: raw files are read from folders; copy them first, as with `aws s3 sync`")
 
 
-def names_of(folder: Path) -> Names:
-    """Return the names in a folder, in any order. Names that begin with a dot are among them. Raises OSError.
+def names_of(folder: Path) -> tuple[list[str], list[str]]:
+    """Return the names of the files and of the folders in a folder, in any order, hidden ones among them. Raises OSError.
 
     What is neither a file nor a folder, such as a pipe or a dangling link, counts as a file: only its sample is rejected.
     """
-    names = Names([], [])
+    files, folders = list[str](), list[str]()
     with os.scandir(os.fspath(folder)) as entries:
         for item in entries:
             try:
                 is_folder = item.is_dir()
             except OSError:  # a link to itself
                 is_folder = False
-            (names.folders if is_folder else names.files).append(item.name)
-    return names
+            (folders if is_folder else files).append(item.name)
+    return files, folders
 
 
 def raw_states(root: Path, texts: Iterable[str]) -> dict[str, RawState]:
@@ -86,12 +79,6 @@ def open_raw(path: Path) -> BinaryIO:
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return os.fdopen(descriptor, "rb")
-
-
-def regular_file(path: Path) -> Path:
-    """Return the absolute path, for what opens files by itself and may take another for a URL; errors are those of `open_raw`."""
-    open_raw(path).close()
-    return path.absolute()
 
 
 def read_whole(path: Path) -> bytes:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from tfprep.errors import SourceError
-from tfprep.sources.raw import Reference, open_raw, regular_file
+from tfprep.sources.raw import Reference, open_raw
 from tfprep.sources.source import class_name_fault, key_of
 from tfprep.sources.staging import staged_files
 
@@ -207,22 +207,29 @@ def _parquet_cells(path: Path, columns: Sequence[str]) -> Iterator[NumberedRow]:
 
     with _opened(path) as file:
         features = _features(path, file)
-        stored = {name: _StoredFiles(path, file, name, c) for name in columns if (c := _bytes_column(file, name))}
-        plain = [name for name in columns if name not in stored]
         schema = file.schema_arrow
+        of_bytes = {name: column for name in columns if (column := _bytes_column(file, name))}
+        stored = {name: _file_cells(path, name, column) for name, column in of_bytes.items()}
+        of_paths = {
+            name: f"{name}.path"
+            for name, column in of_bytes.items()
+            if column != name and schema.field(name).type.get_field_index("path") >= 0
+        }
+        plain = [name for name in columns if name not in stored]
         tops = {name: name.partition(".")[0] for name in plain if name not in schema.names}
         # Of a list of structs Parquet reads the whole list, which has longer names inside the file.
         read = [
             tops[name] if name in tops and not pa.types.is_struct(schema.field(tops[name]).type) else name
             for name in plain
         ]
-        read += [files.path_column for files in stored.values() if files.path_column]
+        read += of_paths.values()
         first = 1
         for batch in file.iter_batches(BATCH_ROWS, columns=list(dict.fromkeys(read)), use_threads=False):
             cells: dict[str, Sequence[Any]] = {name: _values(batch, name, features, path, first) for name in plain}
             for name, files in stored.items():
-                paths = _values(batch, files.path_column, {}, path, first) if files.path_column else None
-                cells[name] = files.cells(first, len(batch), paths)
+                paths = _values(batch, of_paths[name], {}, path, first) if name in of_paths else [None] * len(batch)
+                pairs = zip(paths, islice(files, len(batch)), strict=True)
+                cells[name] = [cell if there or not elsewhere else elsewhere for elsewhere, (there, cell) in pairs]
             yield from enumerate(zip(*(cells[name] for name in columns), strict=True), first)
             first += len(batch)
 
@@ -230,7 +237,8 @@ def _parquet_cells(path: Path, columns: Sequence[str]) -> Iterator[NumberedRow]:
 def _opened(path: Path) -> pq.ParquetFile:
     import pyarrow.parquet
 
-    return pyarrow.parquet.ParquetFile(regular_file(path))
+    open_raw(path).close()  # an error if it is a pipe, which would wait for a writer
+    return pyarrow.parquet.ParquetFile(path.absolute())  # Arrow may take another path for a URL
 
 
 def _parquet_columns(path: Path) -> list[str]:
@@ -322,30 +330,14 @@ def _bytes_column(file: pq.ParquetFile, name: str) -> str | None:
     return column if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) else None
 
 
-class _StoredFiles:
-    """The files in the cells of a column, and where their copies are."""
-
-    def __init__(self, path: Path, file: pq.ParquetFile, name: str, column: str) -> None:
-        self._path, self._name = path, name
-        with_path = column != name and file.schema_arrow.field(name).type.get_field_index("path") >= 0
-        self.path_column = f"{name}.path" if with_path else None
-        kind = f".{name}.bytes".replace("/", "_")
-        self._copy, self._starts, self._lengths = staged_files(path, kind, partial(_cells_of, column=column))
-
-    def cells(self, first: int, count: int, paths: Sequence[Any] | None) -> list[Any]:
-        """Return the cells of the rows from number `first` on: references, or the paths of files elsewhere."""
-        cells: list[Any] = []
-        rows = slice(first - 1, first - 1 + count)
-        starts, lengths = self._starts[rows].tolist(), self._lengths[rows].tolist()
-        for place, (start, size) in enumerate(zip(starts, lengths, strict=True)):
-            member = f"{self._name} of row {first + place}"
-            if size >= 0:
-                cells.append(RawCell(str(Reference(str(self._copy), start, size, member=member))))
-            elif paths is not None and paths[place]:
-                cells.append(paths[place])
-            else:
-                cells.append(RawCell(str(Reference(self._path.name, member=member, missing=True))))
-        return cells
+def _file_cells(path: Path, name: str, column: str) -> Iterator[tuple[bool, RawCell]]:
+    """Yield, for each row, True if its cell of this column holds a file, and the reference to the copy of it."""
+    kind = f".{name}.bytes".replace("/", "_")
+    copy, starts, lengths = staged_files(path, kind, partial(_cells_of, column=column))
+    for row, (start, size) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True), 1):
+        member = f"{name} of row {row}"
+        there = Reference(str(copy), start, size, member=member)
+        yield size >= 0, RawCell(str(there if size >= 0 else Reference(path.name, member=member, missing=True)))
 
 
 def _cells_of(path: Path, column: str) -> Iterator[bytes | None]:
