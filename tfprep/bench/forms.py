@@ -204,16 +204,7 @@ def _build(form: Form, root: Path, out: Path, options: BuildOptions) -> Built:
 
 
 def expected_build(recipe: Recipe, root: Path, samples: int, workers: int | None = None) -> tuple[float, float]:
-    """Predict the size and the time of a build from one of a few samples, in a temporary folder.
-
-    Args:
-        recipe: The recipe.
-        root: The folder of its raw files.
-        samples: Samples that are to be built, with all their variants.
-        workers: Worker processes, as for a build.
-
-    Returns:
-        Bytes and seconds.
+    """Return the bytes and the seconds of a build of `samples` samples, predicted from one of a few in a temporary folder.
 
     Raises:
         BuildError: None of the samples can be built.

@@ -178,14 +178,7 @@ class Rounds:
 
 
 def compare(candidates: Sequence[Candidate], budget: Budget | None = None) -> Rounds:
-    """Measure candidates in turns.
-
-    Args:
-        candidates: What to measure.
-        budget: Rounds and seconds.
-
-    Returns:
-        The measurements of all rounds.
+    """Measure candidates in turns, and return the measurements of all rounds.
 
     Raises:
         LoaderError: If the batches of a candidate end.

@@ -71,13 +71,9 @@ def _monitor(tolerated: float) -> Iterator[Any]:
 def train_with_step(
     candidate: Candidate, step_s: float, *, seconds: float = 5.0, tolerated: float = TOLERATED
 ) -> Verdict:
-    """Run a training loop whose step sleeps, and find what limits it.
+    """Run a training loop for some seconds whose step sleeps (0 takes batches as fast as they come), and find what limits it.
 
-    Args:
-        candidate: The loader, as `loader_candidate` makes it.
-        step_s: Length of the step, in seconds; 0 takes batches as fast as they come.
-        seconds: Length of the loop.
-        tolerated: The share of waiting (0 to 1) up to which the step is what limits.
+    Up to the share `tolerated` of waiting, 0 to 1, the step is what limits.
     """
     iteration: Any = candidate.open()
     with closing(iteration), _monitor(tolerated) as monitor:

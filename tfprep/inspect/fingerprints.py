@@ -54,12 +54,7 @@ class Fingerprints:
 
 
 def read_fingerprints(data: Dataset, on_record: OnRecord | None = None, *, from_records: bool = True) -> Fingerprints:
-    """Read the fingerprints of all samples.
-
-    Args:
-        data: The dataset.
-        on_record: Called after each record.
-        from_records: Whether to compute hashes that the index does not hold from the images of variant 0.
+    """Read the fingerprints of all samples; `from_records`: compute hashes that the index does not hold from the images.
 
     Raises:
         DatasetError: The index or a record cannot be read.
@@ -248,15 +243,8 @@ _ROWS = 1 << 15
 
 
 def linked(count: int, first: Array, second: Array) -> Array:
-    """Return the group of each of `count` things, of which `first[i]` and `second[i]` belong together.
-
-    Args:
-        count: The number of things, N.
-        first, second: int64 [n], numbers of things.
-
-    Returns:
-        int64 [N], the number of the first member of the group of each.
-    """
+    """Return the group of each of `count` things, of which `first[i]` and `second[i]` belong together: int64 [count], the number
+    of its first member."""
     groups = np.arange(count)  # of each thing one of its group with a smaller number, or itself
     while not np.array_equal(groups[first], groups[second]):
         ends = groups[first], groups[second]

@@ -201,9 +201,8 @@ def find_leaks(
         NothingToCompareError: No image has a digest or a hash.
         DatasetError: The index or a record cannot be read.
     """
-    samples = sum(split.samples for split in data.splits.values())
-    distance = DISTANCE if samples <= MANY else DISTANCE_OF_MANY
     prints = read_fingerprints(data, on_record, from_records=from_records)
+    distance = DISTANCE if len(prints) <= MANY else DISTANCE_OF_MANY
     if from_records and len(prints) and not (prints.hashed.any() or (prints.digests >= 0).any()):
         raise NothingToCompareError(
             f"{data.path}: no image has a digest or a hash, and no image is stored from which one could be computed; "
@@ -224,7 +223,7 @@ def find_leaks(
 
     leaking, excluded = _across_splits(prints, groups)
     return Leaks(
-        samples={name: int((prints.split == number).sum()) for number, name in enumerate(prints.splits)},
+        samples={name: split.samples for name, split in data.splits.items()},
         distance=distance,
         search=search,
         unhashed=int((~prints.hashed).sum()),

@@ -68,12 +68,7 @@ UNITS = {
 def statistics_of(
     data: Dataset, *, most_samples: int = 1000, on_sample: Callable[[int, int], None] | None = None
 ) -> DatasetStats:
-    """Sum up a dataset.
-
-    Args:
-        data: The dataset.
-        most_samples: The number of samples of each split to read, spread evenly over the first `MOST_INSPECTED`.
-        on_sample: Called after each sample with the number read and the number to read.
+    """Sum up a dataset. Of each split at most `most_samples` are read, spread evenly over the first `MOST_INSPECTED`.
 
     Raises:
         DatasetError: The index or a record cannot be read.

@@ -71,11 +71,7 @@ class Computer:
             access.close()
 
     def compute(self, tasks: Sequence[FieldsTask], mark: Callable[[int], None]) -> None:
-        """Compute the fields of shards, and write the file of each and then its receipt.
-
-        Args:
-            tasks: The shards.
-            mark: Called with the samples of all these shards that are done.
+        """Compute the fields of shards, and write the file of each and then its receipt; `mark` gets the number of samples done.
 
         Raises:
             BuildError: The model failed, or what it returned cannot be stored; the message names the samples.

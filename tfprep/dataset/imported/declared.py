@@ -19,7 +19,7 @@ import numpy as np
 from tfprep.dataset.plain_json import WrongJsonError, from_json
 from tfprep.errors import DatasetError
 from tfprep.fields import BOX_FORMATS, Kind
-from tfprep.storage.urls import open_file
+from tfprep.storage.urls import names_in, open_file
 
 FEATURES_JSON, INFO_JSON = "features.json", "dataset_info.json"
 _ENTRIES = {"kind", "dtype", "shape", "classes", "format", "rows"}
@@ -154,15 +154,13 @@ def _class_names(folder: Path, name: str) -> tuple[str, ...]:
     Lines end as in a text file of Python: a name may hold what `str.splitlines` takes for another end.
     """
     path = folder / f"{name.replace('/', '-')}.labels.txt"
+    if path.name not in names_in(folder):
+        return ()
     try:
         with open_file(path) as file:
             lines = list(io.StringIO(file.read(_MOST_JSON).decode(), newline=None))
     except UnicodeDecodeError as error:
         raise DatasetError(f"{path} is not UTF-8 ({error})") from error
-    except DatasetError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            return ()
-        raise
     return tuple(line.strip() for line in lines if line.strip())
 
 

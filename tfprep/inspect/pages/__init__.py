@@ -10,14 +10,9 @@ _PACKAGE = Path(__file__).parents[2]
 
 
 def render(template: str, **values: Any) -> str:
-    """Render a template of this package.
+    """Return the page of a template, such as `bench/page.html.j2`, which is given by its path in the package.
 
-    Args:
-        template: The template's path in the package, such as `bench/report.html.j2`.
-        **values: The names that the template uses. A template that names anything else is an error.
-
-    Returns:
-        The page. Values are escaped unless they are `markupsafe.Markup`.
+    `values` are the names that it uses; any other name in it is an error.
     """
     return str(_environment(_PACKAGE).get_template(template).render(values))
 
