@@ -13,13 +13,13 @@ from typing import Any, Literal, TypeAlias
 from tfprep.codecs import Codec
 from tfprep.dataset.names import check_name
 from tfprep.errors import DatasetError, RecipeError
-from tfprep.fields import KINDS, Kind
+from tfprep.fields import Kind
 from tfprep.recipe import checks
 from tfprep.recipe.describe import NO_SOURCE, Description
 
 Compute: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """A function of a batch, arrays [B, ...] by input, that returns arrays [B, ...] by the fields that are stored."""
-_KINDS: tuple[Kind, ...] = ("scalar", "map", "mask", "image")
+_KINDS: tuple[Kind, ...] = ("image", "mask", "map", "scalar")
 """The kinds that arrays may have; "scalar" is any array of numbers that ops leave as it is."""
 
 
@@ -89,9 +89,7 @@ class ModelFields:
         """Return the kind of a field."""
         kind = self.kinds.get(name, "scalar")
         if kind not in _KINDS:
-            raise RecipeError(
-                f"kinds: that of {name!r} is one of {', '.join(k for k in KINDS if k in _KINDS)}, not {kind!r}"
-            )
+            raise RecipeError(f"kinds: that of {name!r} is one of {', '.join(_KINDS)}, not {kind!r}")
         return kind
 
     def file_paths(self) -> dict[str, Path]:

@@ -230,12 +230,16 @@ def _check_color_op(op: Any, image: Array) -> None:
 
 def check_form(value: Any, kind: Kind) -> None:
     """Raise SampleError unless a value has the dtype and the number of dimensions of its kind, as `tfprep.fields` says."""
-    rule, test = _FORMS[kind]
-    if kind != "text" and not isinstance(value, np.ndarray):
+    if kind == "text":
+        if not isinstance(value, str):
+            raise SampleError(f"expected a str, got {type(value).__name__}")
+        return
+    rule, dtypes, dimensions, last = _FORMS[kind]
+    if not isinstance(value, np.ndarray):
         raise SampleError(f"expected a NumPy array, got {type(value).__name__}: it is {rule}")
-    if not test(value):
-        got = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
-        raise SampleError(f"expected {rule}, got {got}")
+    is_of_dtype = value.dtype.kind in dtypes or str(value.dtype) in dtypes  # ">u2" is not "uint16"
+    if not is_of_dtype or value.ndim not in (dimensions or (value.ndim,)) or (last and value.shape[-1] not in last):
+        raise SampleError(f"expected {rule}, got {value.dtype} {list(value.shape)}")
 
 
 def _check_value(value: Any, kind: Kind, size: Size | None) -> None:
@@ -250,29 +254,16 @@ def _check_value(value: Any, kind: Kind, size: Size | None) -> None:
         raise SampleError("it gave NaN or infinity")
 
 
-def _form(rule: str, dtypes: str, *dimensions: int, last: Sequence[int] = ()) -> tuple[str, Callable[[Any], bool]]:
-    """A rule in words and as a test: the kinds of dtype that an array may have, its numbers of dimensions, and its last side."""
-
-    def test(value: Any) -> bool:
-        is_number = isinstance(value, np.ndarray) and value.dtype.kind in dtypes
-        return is_number and value.ndim in (dimensions or (value.ndim,)) and (not last or value.shape[-1] in last)
-
-    return rule, test
-
-
-_FORMS: Mapping[Kind, tuple[str, Callable[[Any], bool]]] = {
-    "image": (
-        "an image, uint8, uint16 or float32 [H, W, C]",
-        lambda v: isinstance(v, np.ndarray) and v.dtype in (np.uint8, np.uint16, np.float32) and v.ndim == 3,
-    ),
-    "mask": _form("a mask, whole numbers [H, W]", "iu", 2),
-    "map": _form("a map, numbers [H, W] or [H, W, C]", "biuf", 2, 3),
-    "boxes": _form("boxes, numbers [N, 4]", "iuf", 2, last=[4]),
-    "points": _form("points, numbers [N, 2] or [N, 3], or [N, K, 2] or [N, K, 3]", "iuf", 2, 3, last=[2, 3]),
-    "label": _form("a label, whole numbers: one class, or [K]", "iu", 0, 1),
-    "scalar": _form("numbers", "biuf"),
-    "text": ("a str", lambda value: isinstance(value, str)),
+_FORMS: Mapping[str, tuple[str, Sequence[str], Sequence[int], Sequence[int]]] = {
+    "image": ("an image, uint8, uint16 or float32 [H, W, C]", ["uint8", "uint16", "float32"], [3], []),
+    "mask": ("a mask, whole numbers [H, W]", "iu", [2], []),
+    "map": ("a map, numbers [H, W] or [H, W, C]", "biuf", [2, 3], []),
+    "boxes": ("boxes, numbers [N, 4]", "iuf", [2], [4]),
+    "points": ("points, numbers [N, 2] or [N, 3], or [N, K, 2] or [N, K, 3]", "iuf", [2, 3], [2, 3]),
+    "label": ("a label, whole numbers: one class, or [K]", "iu", [0, 1], []),
+    "scalar": ("numbers", "biuf", [], []),
 }
+"""By kind the rule, the dtypes or the letters of their kinds, the numbers of dimensions, and the last side; none for any."""
 
 
 # --- time and errors of a stage ---------------------------------------------------------------------------------------
