@@ -135,16 +135,23 @@ _CUT = -0.5 + 1 / 512
 
 
 @dataclass(frozen=True)
-class Grayscale:
+class _AtTimes:
+    """An op that changes an image with probability `p`."""
+
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        require_probability(f"{type(self).__name__}.p", self.p)
+
+
+@dataclass(frozen=True)
+class Grayscale(_AtTimes):
     """Replaces the image with its gray version (ITU-R 601-2, bit for bit Pillow's) with probability `p`.
 
     It keeps three channels.
     """
 
     p: float = 0.2
-
-    def __post_init__(self) -> None:
-        require_probability("Grayscale.p", self.p)
 
     def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
         if generator.random() >= self.p:
@@ -249,27 +256,18 @@ class Solarize(ToneOp):
         return np.where(threshold <= _LEVELS, 255 - _LEVELS, _LEVELS).astype(np.uint8)
 
 
-@dataclass(frozen=True)
-class Invert(ToneOp):
+class Invert(_AtTimes, ToneOp):
     """Replaces the image with its negative, v → 255 - v, with probability `p`."""
-
-    p: float = 0.5
-
-    def __post_init__(self) -> None:
-        require_probability("Invert.p", self.p)
 
     def curve(self, generator: np.random.Generator) -> Array:
         return (255 - _LEVELS if generator.random() < self.p else _LEVELS).astype(np.uint8)
 
 
 @dataclass(frozen=True)
-class _ByHistogram:
+class _ByHistogram(_AtTimes):
     """An op that maps the levels of each channel by their histogram, with probability `p`."""
 
     p: float = 1.0
-
-    def __post_init__(self) -> None:
-        require_probability(f"{type(self).__name__}.p", self.p)
 
     def levels(self, counts: Array) -> Array:
         """The table uint8 [256] for a channel with these `counts` of pixels by level, int64 [256]."""

@@ -345,12 +345,10 @@ def _back(array: Array, dtype: np.dtype[Any]) -> Array:
     """To the raster's own dtype, rounded where that is one of whole numbers."""
     if array.dtype == dtype or dtype.kind not in "biu":
         return array.astype(dtype, copy=False)
-    if dtype.kind == "b":
-        return np.rint(array).astype(dtype)
-    highest = np.iinfo(dtype).max
     with np.errstate(invalid="ignore"):
         whole = np.rint(array).astype(dtype)
-    whole[array >= highest] = highest  # of 32 and 64 bits it is 1 more in float32, which would wrap
+    if dtype.kind != "b":  # the highest of 32 and 64 bits is 1 more in float32, which would wrap
+        whole[array >= np.iinfo(dtype).max] = np.iinfo(dtype).max
     return whole
 
 

@@ -25,7 +25,7 @@ from typing import ClassVar, Literal, TypeAlias
 import numpy as np
 
 from tfprep.checks import require, require_classes, require_count, require_counts, require_distance, require_positive
-from tfprep.derive.distance import ERROR_PX, Box, box_of, depth_in, distance_to
+from tfprep.derive.distance import ERROR_PX, box_of, depth_in, distance_to
 from tfprep.derive.inputs import classes_of, mask_of, merged, points_of, size_of
 from tfprep.errors import SampleError
 from tfprep.fields import Array, Kind, Sample
@@ -110,7 +110,7 @@ class ClickPoints:
                 return positive, _NONE
             band, distance = self._band(inside[window], mask[window])
             clicks = _spread(band & (distance > self.margin_px - ERROR_PX), count, self.step_px, generator, _NONE)
-            return positive, clicks + _corner(window)
+            return positive, clicks + [side.start for side in window]
         if strategy == 2:
             return positive, self._on_others(mask, generator)
         return positive, self._around(inside, mask, generator) if strategy == 3 else _NONE
@@ -145,7 +145,7 @@ class ClickPoints:
             if to_fixed[farthest] <= 0:
                 break
             clicks.append(free[farthest])
-        return np.array(clicks) + _corner(window)
+        return np.asarray(clicks + np.array([side.start for side in window]))
 
     def _band(self, inside: Array, mask: Array) -> tuple[Array, Array]:
         """Gᶜ, background nearer than d to the object, and the distance to it."""
@@ -277,10 +277,6 @@ def _deep(region: Array, margin_px: float) -> Array:
     depth = depth_in(region, np.inf)
     deep = region & (depth > margin_px - ERROR_PX)
     return deep if deep.any() else region & (depth == depth.max(initial=0))
-
-
-def _corner(window: Box) -> Array:
-    return np.array([window[0].start, window[1].start])
 
 
 def _count(between: tuple[int, int], generator: np.random.Generator) -> int:

@@ -112,8 +112,7 @@ class Distance(_OfClasses):
             distance = distance_to(inner_boundary(whole) & inside, within_px=self.truncate_px)
         else:
             distance = depth_in(whole, self.truncate_px)
-            if self.void is not None:
-                distance[mask == self.void] = 0
+            distance[~inside] = 0
             if self.truncate_px is not None:
                 distance = np.minimum(distance, np.float32(self.truncate_px))
         if self.normalize and self.truncate_px is not None:

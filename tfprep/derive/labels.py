@@ -160,12 +160,10 @@ class OneObject:
             count += len(sizes)
         if candidates:
             numbered[numbered == candidates[generator.integers(len(candidates))]] = 1
-        dtype = np.uint8 if numbered.max(initial=0) < 255 else np.uint16
-        if dtype is np.uint16:
-            numbered = numbered + (numbered >= 255)
-        if numbered.max(initial=0) > np.iinfo(dtype).max:
+        highest = numbered.max(initial=0)
+        if highest > 65534:
             raise SampleError(f"{self.mask!r} has {count - 1} objects, uint16 numbers up to 65534", stage="derive")
-        narrow = numbered.astype(dtype)
+        narrow = (numbered + (numbered >= 255)).astype(np.uint8 if highest < 255 else np.uint16)
         if self.void is not None:
             narrow[mask == self.void] = 255
         return narrow

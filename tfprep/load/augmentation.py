@@ -88,11 +88,6 @@ class Augmentation:
     since: tuple[int, ...] = ()
 
     @property
-    def rules(self) -> Mapping[str, Any]:
-        """The options by which fields follow geometry."""
-        return self.views[0].forms[0].rules
-
-    @property
     def has_custom(self) -> bool:
         """True if a function of whole samples is among the geometry: it may change any field."""
         return any(isinstance(op, Custom) for view in self.views for form in view.forms for op in form.geometry)

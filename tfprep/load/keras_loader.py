@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -118,13 +119,12 @@ class SaveLoaderState(keras.callbacks.Callback):  # type: ignore[misc] # Keras i
         super().__init__()
         self._loader, self._path, self._save_freq = loader, Path(path), save_freq
         self._epoch_step = self._steps = self._unsaved = 0
-        self._pass_steps: int | None = None
-        """The steps of a pass; None where it has no end."""
+        self._pass_steps = inf
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._epoch_step, self._steps = self._loader.next_step, 0
         steps, length = self.params.get("steps"), self._loader.steps_per_epoch
-        self._pass_steps = length if self._loader.passes_are_epochs else None
+        self._pass_steps = length if self._loader.passes_are_epochs else inf
         if self._loader.passes_are_epochs and steps not in (None, length):
             raise LoaderError(
                 f"fit reads {steps} of the {length} steps of an epoch: use train.repeat() with steps_per_epoch"
@@ -134,9 +134,8 @@ class SaveLoaderState(keras.callbacks.Callback):  # type: ignore[misc] # Keras i
         self._epoch_step, self._steps = self._epoch_step + self._steps, 0
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        before, self._steps = self._steps, batch + 1  # the last of those that one execution asked for
-        if self._pass_steps is not None:  # the last execution of a pass may have found fewer
-            self._steps = min(self._steps, self._pass_steps)
+        # The last of those that one execution asked for; the last execution of a pass may have found fewer.
+        before, self._steps = self._steps, int(min(batch + 1, self._pass_steps))
         self._unsaved += self._steps - before
         if self._save_freq and self._unsaved >= self._save_freq:
             self._unsaved = 0

@@ -143,7 +143,11 @@ class LoaderPlan:
         for name in ("inputs", "targets"):  # a list of one name means the name
             options[name] = _single_names(options[name])
         selection = [type(sampler).__name__, {option.name: getattr(sampler, option.name) for option in fields(sampler)}]
-        rules = [OPS, self.augmentation.rules if self.augmentation else {}, self.mixing.labels if self.mixing else {}]
+        rules = [
+            OPS,
+            self.augmentation.views[0].forms[0].rules if self.augmentation else {},
+            self.mixing.labels if self.mixing else {},
+        ]
         if manifest.imported is not None:  # another index of the same shards may declare other kinds, shapes and forms
             rules.append([manifest.fields[field.field] for field in self.fields_in[""]])
         return {

@@ -2,8 +2,7 @@
 
 shards -> interleaved records -> shuffle buffer -> parse and decode -> batch -> prefetch
 
-It can be serialized, so that it runs in the tf.data service, and it reads whatever TensorFlow has a file system for, such as
-`gs://`. Its order is that of a shuffle buffer: not exact, and not resumed at a step as that of `Data.loader` is.
+It reads whatever TensorFlow has a file system for, such as `gs://`.
 """
 
 from __future__ import annotations

@@ -49,7 +49,6 @@ def _tensors_of(value: Any) -> Any:
 
 def torch_hosts() -> tuple[int, int] | None:
     """(rank, count) of this process in `torch.distributed`, as the option `hosts` takes it; None where it is not in use."""
-    distributed = torch.distributed
-    if not distributed.is_available() or not distributed.is_initialized():
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return None
-    return distributed.get_rank(), distributed.get_world_size()
+    return torch.distributed.get_rank(), torch.distributed.get_world_size()
