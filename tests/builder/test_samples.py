@@ -286,6 +286,7 @@ WRONG_FUNCTIONS = [
     ({"geometry": [CUT, augment.Flip(1)]}, ONE_SIZE, "geometry"),
     ({"color": [broken]}, "RuntimeError: no idea", "color"),
     ({"color": [lambda image, draws: image / 2]}, "a color op returns uint8", "color"),
+    ({"color": [lambda image, draws: np.ma.masked_equal(image, 0)]}, "this one returned MaskedArray", "color"),
     ({"color": [imports]}, r"^color of 'color/imports/0': ModuleNotFoundError", None),
     ({"derive": {"x": writes_in_place}}, READ_ONLY, "derive"),
     ({"derive": {"x": sets_a_field}}, READ_ONLY, "derive"),

@@ -3,6 +3,7 @@
 import importlib.util
 import io
 import re
+import sys
 from pathlib import Path
 
 import cv2
@@ -451,3 +452,10 @@ def test_the_limit_of_pixels_is_an_option(tmp_path):
     for wrong in (0, -1, "x"):
         with pytest.raises(RecipeError, match="max_pixels is a number of pixels from 1"):
             sources.Pixels(max_pixels=wrong)
+
+
+def test_a_pydicom_without_what_is_used_ends_the_build(tmp_path, monkeypatch):
+    """Version 2 has no `pydicom.pixels`: no image is at fault."""
+    monkeypatch.setitem(sys.modules, "pydicom.pixels", None)
+    with pytest.raises(ImportError, match=r"pydicom\.pixels"):
+        images.decode_pixels(dicom(DEEP[:, :, 0], bits=16))

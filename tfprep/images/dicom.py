@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfprep.errors import MissingDependencyError, SampleError
+from tfprep.errors import SampleError
 from tfprep.fields import Array, Size
 from tfprep.images.pillow import check_page, check_pixels
 from tfprep.optional import require_package
@@ -139,7 +139,7 @@ def _reading() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
-    except (SampleError, MissingDependencyError):
+    except (SampleError, ImportError):
         raise
     except Exception as error:
         raise SampleError(f"not a whole DICOM file: {type(error).__name__}: {error}") from error

@@ -185,8 +185,8 @@ def _called_color(step: str, op: ColorOp, image: ImageArray, draws: np.random.Ge
     gray_as_rgb = image.shape[2] == 1 and _is_ours(op) and not getattr(op, "any_image", False)
     with SampleStage({}, "color", step):
         changed: Any = op(np.repeat(image, 3, axis=2), draws)[:, :, :1] if gray_as_rgb else op(image, draws)
-        if not isinstance(changed, np.ndarray) or changed.dtype != image.dtype or changed.shape != image.shape:
-            got = f"{changed.dtype} {changed.shape}" if isinstance(changed, np.ndarray) else type(changed).__name__
+        if type(changed) is not np.ndarray or changed.dtype != image.dtype or changed.shape != image.shape:
+            got = f"{changed.dtype} {changed.shape}" if type(changed) is np.ndarray else type(changed).__name__
             raise SampleError(f"a color op returns {image.dtype} {image.shape}, this one returned {got}")
         return changed
 
