@@ -108,14 +108,10 @@ def recipe_text(detected: Reading, folder: Path, path: Path) -> str:
     elif masks:
         distance = f"derive.Distance(mask={masks[0]!r}, target=1)"
         options.append(f"# derive={{'distance': {distance}}},  # then name it in store as well")
-    training = list(filter(is_training_split, facts.splits))
-    options += [f"variants={{{split!r}: 2}}," for split in training[:1]]
+    options += [f"variants={{{split!r}: 2}}," for split in facts.splits if is_training_split(split)][:1]
     options += [f"store={{{', '.join(f'{field!r}: {codec}' for field, codec in store.items())}}},", "seed=0,"]
-    derived = "derive, " if masks else ""
-    of_dataset = isinstance(detected.source, Records)
-    modules = f"augment, codecs, {derived}sources" if not of_dataset else f"augment, codecs, {derived}".strip(", ")
-    if of_dataset:
-        modules += "\nfrom tfprep.dataset import Records"
+    modules = "augment, codecs, derive" if masks else "augment, codecs"
+    modules += "\nfrom tfprep.dataset import Records" if isinstance(detected.source, Records) else ", sources"
     return _TEMPLATE.format(
         facts=printable("\n".join(detected.lines())).replace('"""', "'''").replace("\\", "/"),
         file=printable(shlex.quote(path.name)),

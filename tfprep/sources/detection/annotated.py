@@ -62,8 +62,7 @@ def yolo(files: Files) -> Iterator[Reading]:
         checks += [f"{n} is {where!r}, which is not in this folder" for n, where in data.missing.items()]
         checks += [f"{n} names the images of {twin}, and is left out" for n, twin in data.twins.items()]
         same = [list_path for list_path in lists if tuple(files.lines(list_path)) == data.names]
-        places = [place for of_split in data.places.values() for place in of_split]
-        declared = [path, *same, *places, *chain.from_iterable(labels_of.values())]
+        declared = [path, *same, *chain(*data.places.values(), *labels_of.values())]
         remarks = [(0, f"{path}: {check}") for check in checks]
         yield _yolo(files, Yolo(data=path, splits=own if data.missing or bare else None), declared, remarks)
     texts = [path for path in files.paths(".txt") if path not in lists] if not yamls else []

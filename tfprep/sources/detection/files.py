@@ -270,10 +270,8 @@ def _series(names: Sequence[str]) -> list[_Series]:
     """Return all names of a folder, and those with a beginning or end that a third of them have; by suffix if stems repeat."""
     stems = {os.path.splitext(name)[0]: name for name in names}
     if 5 * len(stems) < 4 * len(names):  # such as `1.jpg` and its mask `1.png`
-        by_suffix: dict[str, list[str]] = {}
-        for name in names:
-            by_suffix.setdefault(os.path.splitext(name)[1], []).append(name)
-        return [one for of_suffix in by_suffix.values() for one in _series(of_suffix)]
+        ends = dict.fromkeys(os.path.splitext(name)[1] for name in names)
+        return [one for end in ends for one in _series([name for name in names if os.path.splitext(name)[1] == end])]
     some = [*islice(stems, 0, None, 1 + len(stems) // _NAMES_SEEN)]
     affixes = [("", "")]
     for regex in (*_ENDS, _START):
