@@ -197,6 +197,8 @@ def test_a_contact_sheet_of_any_class_numbers(make_dataset):
     sheet = np.asarray(contact_sheet(open_dataset(str(made.path)), "train", samples=2, panel_px=32))
     for color in class_colors([-5, 0, 1 << 40]):
         assert (sheet == color).all(2).sum() > 100
+    objects, (void,) = class_colors(range(1, 255)).astype(int), class_colors([255])
+    assert np.abs(objects - void).max(1).min() > 100, "void looks like an object"
 
 
 def test_a_contact_sheet_of_a_map_with_holes(make_dataset):
