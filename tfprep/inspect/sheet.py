@@ -194,9 +194,7 @@ def _drawable(places: Any) -> Array:
 def class_colors(numbers: Iterable[int]) -> ImageArray:
     """Return a color for each class number, uint8 [N, 3]: black for 0, white for 255 (void), else hues far from neighbors."""
     hsv = [((n * 137.508 / 360) % 1, 0.78 * (n % 255 > 0), (1.0 if n % 2 else 0.75) if n else 0.0) for n in numbers]
-    colors = np.array([hsv_to_rgb(*color) for color in hsv]) * 255
-    rounded: ImageArray = np.rint(colors).astype(np.uint8)
-    return rounded
+    return np.asarray(np.rint(np.array([hsv_to_rgb(*color) for color in hsv]) * 255), np.uint8)
 
 
 def _outline(mask: Array) -> Array:

@@ -261,11 +261,12 @@ def _separator(head: _Head, label: str, declared: bool) -> str | None:
             if not certain:
                 head.doubt(f"{separator!r} in {label!r} may divide classes, or be part of their names")
             return separator
+    as_number = f" (a number to predict is read by fields={{{label!r}: ('scalar', {label!r})}})"
     if fractions := [value for value in values if re.fullmatch(r"-?\d*[.]\d*[1-9]\d*", str(value))]:
-        head.doubt(f"{fractions[0]!r} and others in {label!r} are numbers with fractions, not classes")
+        head.doubt(f"{fractions[0]!r} and others in {label!r} are numbers with fractions, not classes{as_number}")
     certain = declared or any(isinstance(value, list) for value in values)
     if not certain and not 1 < len({*map(str, values)}) < max(3, len(values)):
-        head.doubt(f"the values of {label!r} are all different or all the same, not like classes")
+        head.doubt(f"the values of {label!r} are all different or all the same, not like classes{as_number}")
     words = Counter(word for cell in cells for word in {*cell.split()})
     if joined := [cell for cell in cells if any(words[word] > 1 for word in cell.split()[1:])]:
         rule = f"{min(joined)!r} is taken for one class; separator=' ' would divide it"
