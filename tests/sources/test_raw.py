@@ -72,17 +72,6 @@ def test_a_table_with_urls_is_refused_without_their_credentials(tmp_path):
     assert "5EC" not in str(error.value)
 
 
-@pytest.mark.parametrize("size", [0, 1, 200_000, 200_001, 10**6])
-def test_a_file_is_read_to_its_end_whatever_size_it_had_when_it_was_looked_at(tmp_path, size):
-    content = bytes(range(250)) * 800
-    (tmp_path / "file").write_bytes(content)
-    descriptor = os.open(tmp_path / "file", os.O_RDONLY)
-    try:
-        assert raw._read_to_end(descriptor, size, lambda total: None) == content
-    finally:
-        os.close(descriptor)
-
-
 @pytest.mark.skipif(not os.path.exists("/proc/meminfo"), reason="there are no files without a size")
 def test_the_limit_holds_for_what_is_read_whatever_size_the_file_says_it_has():
     assert os.stat("/proc/meminfo").st_size == 0

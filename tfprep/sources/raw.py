@@ -41,7 +41,7 @@ class RawState(NamedTuple):
     identity: str = ""
 
 
-def check_local(root: Path) -> None:
+def check_local(root: str | Path) -> None:
     """Raise SourceError if a root is a URL."""
     if is_remote(root):
         raise SourceError(f"{root}: raw files are read from folders; copy them first, as with `aws s3 sync`")
@@ -71,7 +71,7 @@ def raw_states(root: Path, texts: Iterable[str]) -> dict[str, RawState]:
     return {file: _state(root, file) for file in files}
 
 
-def open_raw(path: Path) -> BinaryIO:
+def open_raw(path: str | Path) -> BinaryIO:
     """Open a whole file for reading. OSError also if it is not a regular file: a FIFO would wait for a writer."""
     check_local(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -174,35 +174,16 @@ def state_of(path: str | Path) -> RawState:
 
 def _read_local(root: Path, reference: Reference, check: Callable[[int], None]) -> bytes:
     try:
-        # O_NONBLOCK: opening a pipe that nobody writes to would wait for ever.
-        descriptor = os.open(_local_path(root, reference.file), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):  # reading a folder fails below
-                raise SampleError("not a regular file")
+        with open_raw(_local_path(root, reference.file)) as file:
             if reference.bytes is not None:
-                return os.pread(descriptor, reference.bytes, reference.start)
-            check(status.st_size)
-            return _read_to_end(descriptor, status.st_size, check)
-        finally:
-            os.close(descriptor)
+                return os.pread(file.fileno(), reference.bytes, reference.start)
+            check(os.fstat(file.fileno()).st_size)
+            data = file.read()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise SampleError(f"cannot read the file: {reason}") from error
-
-
-def _read_to_end(descriptor: int, size: int, check: Callable[[int], None]) -> bytes:
-    """Return the content of a file that has `size` bytes: two calls of the system, where a file object takes eight.
-
-    A file that grows, one larger than a single read, and those of the kernel, whose size is 0, take more; `check` raises if
-    they are too large.
-    """
-    parts, total = [], 0
-    while part := os.read(descriptor, max(size + 1 - total, 1 << 16)):
-        total += len(part)
-        check(total)
-        parts.append(part)
-    return b"".join(parts)
+    check(len(data))  # once more: it may grow, and the kernel's files say that they are empty
+    return data
 
 
 def _url(root: Path, file: str) -> Url | None:
