@@ -198,7 +198,7 @@ def slowest(spent: tuple[Stage, ...]) -> Stage | None:
 # --- the counters of tfprep's loader
 
 GAUGES = frozenset(
-    {"batches_ready", "batches_in_flight", "prefetch", "threads", "cache_bytes"}
+    {"batches_ready", "batches_in_flight", "prefetch", "threads", "cache_bytes", "longest_wait_s"}
     | {"cache_records", "cache_capacity", "cache_of"}
 )
 """Counters that are current values, not totals."""
