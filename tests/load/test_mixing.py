@@ -40,6 +40,9 @@ def test_what_cannot_be_mixed_is_refused(data):
     with pytest.raises(LoaderError, match="give all views one size, or take MixUp"):
         data.numpy_loader("train", 4, mix=[augment.CutMix()], **options)
     data.numpy_loader("train", 4, mix=[augment.MixUp()], **options)
+    with pytest.raises(LoaderError, match="a sample is mixed with another one of its batch; batch_size=1 has none"):
+        data.numpy_loader("train", 1, mix=[augment.CutMix()], fields=["image", "label"])
+    data.numpy_loader("val", 1, mix=[augment.CutMix()], fields=["image", "label"])
 
 
 @pytest.mark.parametrize(
