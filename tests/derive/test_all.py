@@ -114,6 +114,8 @@ ODD = {
     "no centers": (derive.InstanceCenters(), EMPTY, EMPTY),
     "no offsets": (derive.InstanceOffsets(), EMPTY, np.zeros((6, 7, 2))),
     "distances beside a class -1": (derive.Distance(target=1), np.array([[1, -1, -1]]), [[0, 1, 2]]),
+    "no small centers": (derive.InstanceCenters(min_px=2), ONE, EMPTY),
+    "no small offsets": (derive.InstanceOffsets(min_px=2), ONE, np.zeros((6, 7, 2))),
     "no boxes": (derive.InstanceBoxes(), EMPTY, np.zeros((0, 4))),
     "no classes": (derive.InstanceClasses(), EMPTY, np.zeros(0)),
     "an instance that covers all": (derive.InstanceOffsets(), SEVEN, 3.0 - np.indices((5, 7)).transpose(1, 2, 0) - [1, 0]),

@@ -111,7 +111,9 @@ def plan_mixing(options: LoaderOptions, dataset: Dataset, outputs: Outputs, spec
                 raise LoaderError(f"mix: {type(op).__name__} {reason}")
     rasters = tuple(output for output in outputs.outputs if kinds[output.name] & RASTER_KINDS)
     if ops and options.training and options.batch_size == 1:
-        raise LoaderError("mix: a sample is mixed with another one of its batch; batch_size=1 has none, give it 2 or more")
+        raise LoaderError(
+            "mix: a sample is mixed with another one of its batch; batch_size=1 has none, give it 2 or more"
+        )
     if ops and any(None in output.shape[:2] for output in rasters):
         raise LoaderError("mix: images of one size are mixed; put augment.Crop or RandomResizedCrop into geometry")
     if any(isinstance(op, CutMix) for op in ops) and len({output.shape[:2] for output in rasters}) > 1:
