@@ -101,11 +101,11 @@ class ClickPoints:
     def draw(self, mask: Array, generator: np.random.Generator) -> tuple[Array, Array]:
         """The clicked pixels, positive and negative: (row, column) int64 [N, 2] each."""
         inside = mask == self.target
-        count = _count(self.n_pos, generator)
+        count = int(generator.integers(*self.n_pos, endpoint=True))
         positive = _spread(_deep(inside, self.margin_px), count, self.step_px, generator, _NONE)
         strategy = generator.choice(self.strategies) if self.strategies else 0
         if strategy == 1:
-            count, window = _count(self.n_neg1, generator), box_of(inside, ceil(self.band_px))
+            count, window = int(generator.integers(*self.n_neg1, endpoint=True)), box_of(inside, ceil(self.band_px))
             if window is None:
                 return positive, _NONE
             band, distance = self._band(inside[window], mask[window])
@@ -121,7 +121,7 @@ class ClickPoints:
         for other in classes_of(mask):
             if other in (self.target, self.background, self.void):
                 continue
-            count = _count(self.n_neg2, generator)
+            count = int(generator.integers(*self.n_neg2, endpoint=True))
             deep = _deep(mask == other, self.margin_px)
             clicks = np.concatenate([clicks, _spread(deep, count, self.step_px, generator, clicks)])
         return clicks
@@ -277,10 +277,6 @@ def _deep(region: Array, margin_px: float) -> Array:
     depth = depth_in(region, np.inf)
     deep = region & (depth > margin_px - ERROR_PX)
     return deep if deep.any() else region & (depth == depth.max(initial=0))
-
-
-def _count(between: tuple[int, int], generator: np.random.Generator) -> int:
-    return int(generator.integers(between[0], between[1], endpoint=True))
 
 
 def _spread(allowed: Array, count: int, step_px: float, generator: np.random.Generator, taken: Array) -> Array:
