@@ -77,6 +77,11 @@ def test_every_format_gives_the_same_entries(tmp_path, suffix):
         assert [type(value) for value in entry.values] == [int, int, float, str]
 
 
+def test_a_table_of_blank_lines_has_no_rows(tmp_path):
+    (tmp_path / "t.csv").write_text("\n\n")
+    assert (rows.column_names(tmp_path / "t.csv"), list(rows.rows_of(tmp_path / "t.csv", []))) == ([], [])
+
+
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
 def test_many_batches(tmp_path, monkeypatch, suffix):
     monkeypatch.setattr(rows, "BATCH_ROWS", 7)

@@ -133,7 +133,7 @@ def _csv_columns(path: Path) -> list[str]:
 
 def _csv_cells(path: Path, columns: Sequence[str]) -> Iterator[NumberedRow]:
     rows = _csv_rows(path)
-    header = next(rows)
+    header = next(rows, [])
     places = [header.index(name) for name in columns]
     return ((number, [row[place] for place in places]) for number, row in enumerate(rows, 1))
 

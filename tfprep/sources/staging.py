@@ -45,8 +45,8 @@ def staged(path: Path, kind: str, write: Callable[[BinaryIO], None], maker: str 
     for copy in folder.glob(f"{name}-{version}-*"):
         if copy.name == f"{name}-{version}-{copy.stat().st_size}{kind}":  # of the size that was written
             return copy
-    # Of this process: two builds may make the same copy at the same time.
-    unnamed = folder / f"{name}-{version}-by-{os.getpid()}{kind}"
+    # Of this process: two builds may make the same copy at the same time. It is none of the copies that are looked for.
+    unnamed = folder / f"{name}-{version}.{os.getpid()}{kind}"
     with writing(unnamed):
         folder.mkdir(parents=True, exist_ok=True)
     with whole_file(unnamed) as file:

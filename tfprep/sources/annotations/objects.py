@@ -80,8 +80,7 @@ class ObjectField:
         part = raw["objects"]
         if part.get("fault"):
             raise SampleError(part["fault"])
-        if size is None:
-            raise SampleError("annotations need an image, whose size is not known")
+        assert size is not None  # these sources always have an image
         declared = part.get("size")
         if declared is not None and tuple(declared) != tuple(size):
             swapped = tuple(declared) == tuple(size)[::-1]
@@ -337,9 +336,7 @@ class TableBoxes:
         rows = np.asarray(value, np.float64)
         if rows.size % 4 or (rows.ndim > 1 and rows.size and rows.shape[-1] != 4):
             raise SampleError(f"a box is a row of four numbers; got an array {list(rows.shape)}")
-        if size is None:
-            raise SampleError("boxes need an image, whose size is not known")
-
+        assert size is not None  # these sources always have an image
         rows = rows.reshape(-1, 4)
         corners = convert_boxes(rows, "xyxy", source=self.format, size=size)
         names = [f"box {number}" for number in range(len(rows))]
