@@ -98,8 +98,10 @@ def recipe_text(detected: Reading, folder: Path, path: Path) -> str:
         flips = "flip_indices={'points': (0, 2, 1, ...)}"
         options.append(f"# augment.Flip(p=0.5) needs {flips}: the row that takes the place of each row")
     voids: dict[str, int] = getattr(detected.source, "voids", dict)()
-    unknown = {field: facts.mask_numbers.get(field, ()) for field in masks if field not in voids}
-    voids |= {field: 255 for field, numbers in unknown.items() if "pad=True" in geometry or 255 in numbers}
+    for field in masks:  # 255 is void beside the classes 1, 2, ..., and a class beside 0 only or shades of gray
+        numbers = facts.mask_numbers.get(field, ())
+        if "pad=True" in geometry or (255 in numbers and any(0 < number < 64 for number in numbers)):
+            voids.setdefault(field, 255)
     options += [f"fill={voids!r},"] if voids else []
     options += [] if facts.deep else ["color=[augment.Brightness(0.2), augment.Contrast(0.2)],"]
     if "instances" in masks:

@@ -144,6 +144,13 @@ def test_the_recipe_builds_as_it_stands(tmp_path, layout):
     assert summary.samples == sum(found.facts.splits.values())
 
 
+def test_a_shade_of_gray_is_not_filled_in_as_void(tmp_path):
+    for numbers, fills in (("0,1,255", True), ("0,128,255", False)):
+        root = tmp_path / numbers
+        lay_out(root, f"images/# masks/#={numbers}")
+        assert ("fill={" in recipe_text(recognized(root), root, tmp_path / "recipe.py")) == fills
+
+
 def test_lists_of_imported_records_are_named(tmp_path):
     imported_records(tmp_path)
     assert "Records(fields={'image_encoded': 'image', 'image_filename': 'text', " in repr(recognized(tmp_path).source)
