@@ -47,7 +47,7 @@ _COMPRESSION = 1
 class Video:
     """Frames of videos. Fields: `image`, and `label` if the pattern has `{label}`.
 
-    All frames of a file are in one split, unless `Fractions(group_by=...)` says otherwise. Frames are turned as the file says.
+    All frames of a file are in one split, unless `Fractions(group_by=...)` says otherwise. Frames are shown as the file says.
     What cannot be decoded is rejected, and so is the end of a file that was cut short; the frames before it are kept.
 
     Attributes:
@@ -102,7 +102,8 @@ class Video:
             raise MissingDependencyError(f"Video needs PyAV 17, not {av.__version__}: pip install -U 'tfprep[video]'")
         for video in listed_images(root, self._pattern(), splits=self.splits, classes=classes, tally=tally):
             path = video.path
-            copy, starts, lengths = staged_files(root / path, f".{self.every}.parts", self._parts, av.__version__)
+            maker = f"2 {av.__version__}"  # raised when other pixels are taken from the same file
+            copy, starts, lengths = staged_files(root / path, f".{self.every}.parts", self._parts, maker)
             *frames, note = zip(starts.tolist(), lengths.tolist(), strict=True)
             found = {
                 at * self.every: Reference(str(copy), start, size, member=f"frame {at * self.every} of {path}")
@@ -168,7 +169,12 @@ def _pixels(frame: Any) -> Array:
     if len(parts) == 1 and parts[0].bits > 8:
         raise SampleError(f"gray of {parts[0].bits} bits a pixel; save the frames as PNG or TIFF, for sources.Pixels()")
     pixels: Array = frame.to_ndarray(format="rgb24")
-    turns, rest = divmod(frame.rotation, 90)
-    if rest:
+    matrix = frame.side_data.get("DISPLAYMATRIX")
+    if matrix is None:
+        return pixels
+    # What is shown at a x + c y, b x + d y, in 1/65536: cameras turn and mirror (ISO/IEC 14496-12, 6.2.2).
+    a, b, _, c, d = (value if abs(value) > 655 else 0 for value in np.frombuffer(bytes(matrix), np.int32)[:5].tolist())
+    if bool(a and d) == bool(b and c) or a * b or c * d:
         raise SampleError(f"the video is turned by {frame.rotation} degrees, which is not a multiple of 90")
-    return np.rot90(pixels, turns)
+    upright = pixels if a else pixels.swapaxes(0, 1)
+    return upright[:: 1 if (b or d) > 0 else -1, :: 1 if (a or c) > 0 else -1]
