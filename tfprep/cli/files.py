@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 @option(
     "--features",
     type=FILE,
-    help="features.json of TensorFlow Datasets, or a JSON file with kind, dtype, shape and classes by feature. "
-    "[default: features.json beside the shards, if there is one]",
+    help="JSON file with kind, dtype, shape and classes by feature, in place of what a features.json of TensorFlow Datasets "
+    "beside the shards says of them. [default: features.json beside the shards, if there is one]",
 )
 @option("--on-bad", type=click.Choice(["raise", "skip"]), default="raise",
         help="Stop at the first bad record, or leave bad records out and list them in rejects.jsonl.")  # fmt: skip

@@ -42,7 +42,7 @@ class Panel:
 def contact_sheet(
     data: Dataset, split: str | None = None, *, samples: int = 8, variants: int | None = None, panel_px: int = 144
 ) -> Image.Image:
-    """Draw samples of a split, evenly spread over its first million.
+    """Draw samples of a split, evenly spread over its first million, as an RGB image.
 
     Args:
         data: The dataset.
@@ -50,9 +50,6 @@ def contact_sheet(
         samples: The number of samples, each a row (or a row for each variant, if one would be too wide).
         variants: The number of variants of each sample, from 0 on; None draws all.
         panel_px: The longer side of a panel in pixels.
-
-    Returns:
-        The sheet as an RGB image.
 
     Raises:
         DatasetError: The split holds no sample, the dataset stores no image, mask or map, or a record cannot be read.

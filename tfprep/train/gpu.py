@@ -20,12 +20,6 @@ class GpuSettings:
     growth: bool
     limit_mb: int | None
 
-    def __str__(self) -> str:
-        if not self.gpus:
-            return "no GPU: nothing to configure, training runs on the CPU"
-        whole = "grows as needed" if self.growth else "all of it"
-        return f"{', '.join(self.gpus)}: {whole if self.limit_mb is None else f'up to {self.limit_mb:,} MB'}"
-
 
 def configure_gpu(
     visible: Sequence[int] | None = None, *, growth: bool = False, memory_limit_mb: int | None = None
@@ -65,9 +59,11 @@ def configure_gpu(
     except (RuntimeError, ValueError) as error:
         raise TrainError(f"TensorFlow refuses: {error}; configure each GPU once, at the top of the script") from error
     names = tuple(gpu.name.removeprefix("/physical_device:") for gpu in gpus)
-    settings = GpuSettings(names, growth, memory_limit_mb)
-    print(f"configure_gpu: {settings}")
-    return settings
+    whole = "grows as needed" if growth else "all of it"
+    taken = whole if memory_limit_mb is None else f"up to {memory_limit_mb:,} MB"
+    said = f"{', '.join(names)}: {taken}" if names else "no GPU: nothing to configure, training runs on the CPU"
+    print(f"configure_gpu: {said}")
+    return GpuSettings(names, growth, memory_limit_mb)
 
 
 @dataclass(frozen=True)

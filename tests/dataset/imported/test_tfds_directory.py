@@ -141,6 +141,18 @@ def test_values_names_shapes_and_classes(folder):
     assert counts == (10, 10, 10)
 
 
+def test_what_is_declared_adds_to_what_tensorflow_datasets_says(folder, tmp_path):
+    declared = tmp_path / "declared.json"
+    declared.write_text('{"corners": {"kind": "boxes", "format": "xyxy"}, "label": {"classes": ["a", "b", "c"]}}')
+    manifest = index_tfrecords(folder, "test", tmp_path / "out", features=declared).manifest
+    assert [manifest.fields[name].spec.kind for name in ("corners", "objects_bbox", "labeled")] == [
+        "boxes",
+        "boxes",
+        "mask",
+    ]
+    assert (manifest.classes["label"], manifest.classes["labeled"]) == (("a", "b", "c"), ("sky", "road", "car"))
+
+
 def test_a_split_or_a_record_that_is_not_there(folder, tmp_path):
     with pytest.raises(DatasetError, match="has no split 'validation'; it has train, test"):
         index_tfrecords(folder, "validation", tmp_path)

@@ -50,6 +50,11 @@ class Declared:
     reason: str = ""
 
 
+def is_of_tfds(path: Path) -> bool:
+    """Return True for a `features.json` of TensorFlow Datasets."""
+    return "pythonClassName" in _json_object(path)
+
+
 def read_declared(path: Path) -> dict[str, Declared]:
     """Read a `features.json` of TensorFlow Datasets, with the class names beside it, or a user's own file.
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote
 
-from tfprep.dataset.imported.declared import FEATURES_JSON, INFO_JSON, Declared, read_declared
+from tfprep.dataset.imported.declared import FEATURES_JSON, INFO_JSON, Declared, is_of_tfds, read_declared
 from tfprep.dataset.imported.scan import Scanned, find_receipt, part_of, remove_parts, scan_shards, summarize
 from tfprep.dataset.imported.schema import IndexedField, decide_fields, sized_raster
 from tfprep.dataset.imported.shards import Place, Shard, common_root, find_source, missing_shards, name_below, root_of
@@ -70,7 +70,8 @@ def index_tfrecords(
         source: A path or URL with wildcards, or a directory of TensorFlow Datasets, which names all splits.
         split: The split that the shards are of; for a directory of TensorFlow Datasets the only one that is indexed.
         out: The folder of the dataset; None for `tfprep-index` beside the shards.
-        features: A `features.json`, or a JSON file that describes features (see `tfprep.dataset.imported.declared`).
+        features: A JSON file that describes features (see `tfprep.dataset.imported.declared`), also some of those that a
+            `features.json` of TensorFlow Datasets beside the shards describes; None for a `features.json` there only.
         on_bad: "raise" at the first record that cannot be part of a dataset, or "skip": leave them out and list them.
         workers: The number of processes; None for one per usable CPU, 0 for this process only.
         on_bytes: Called with the number of bytes that were read, and of all that are.
@@ -87,8 +88,10 @@ def index_tfrecords(
     if workers is not None and workers < 0:
         raise DatasetError(f"workers is at least 0, not {workers}")
     listed = find_source(os.fspath(source), split)
-    beside = [listed.folder / FEATURES_JSON] if FEATURES_JSON in names_in(listed.folder) else []
-    files = beside if features is None else [Path(features)]
+    files = [] if features is None else [Path(features)]
+    beside = listed.folder / FEATURES_JSON
+    if FEATURES_JSON in names_in(listed.folder) and (not files or is_of_tfds(beside)):
+        files = [beside, *files]  # what the user declares takes the place of what is declared there
     declared = {name: entry for path in files for name, entry in read_declared(path).items()}
     folder = _index_folder(listed.folder, out)
     work = folder / PRIVATE

@@ -199,7 +199,7 @@ class _Block:
 # --- many shards, in this process or in several ------------------------------------------------------------------------
 
 
-FEW_BYTES = 64 << 20
+_FEW_BYTES = 64 << 20
 """Less than this is scanned sooner than another process has started, which takes half a second."""
 _ENTRY = f"{__name__}:open_scan"
 
@@ -213,7 +213,7 @@ def scan_shards(
     meanwhile.
     """
     if workers is None:
-        workers = usable_cpus() if sum(shard.bytes for shard in shards) >= FEW_BYTES else 0
+        workers = usable_cpus() if sum(shard.bytes for shard in shards) >= _FEW_BYTES else 0
     receipts, read, total = dict[Shard, Scanned](), dict.fromkeys(shards, 0), 0
     with closing(Pool(_ENTRY, folder, min(workers, len(shards)))) as pool:
         for shard in sorted(shards, key=lambda shard: -shard.bytes):

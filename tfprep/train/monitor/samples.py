@@ -18,8 +18,6 @@ from tfprep.records.example import varint
 from tfprep.train.monitor.pipeline import GAUGES, Pipeline, Stage
 from tfprep.train.monitor.waits import Waits
 
-MB = 1e6
-
 
 @dataclass(frozen=True)
 class Sample:
@@ -93,11 +91,11 @@ class Sample:
         """Return tag to value, for TensorBoard. Memory is in MB (10⁶ bytes)."""
         tags = {"share": "wait_share", "p50_ms": "wait_ms/p50", "p99_ms": "wait_ms/p99", "images_per_s": "images_per_s"}
         timed = {f"input/{tags[name]}": value for name, value in self.waits.as_json().items() if name in tags}
-        memory = {"machine/rss_mb": self.rss / MB, "machine/available_mb": self.available / MB}
+        memory = {"machine/rss_mb": self.rss / 1e6, "machine/available_mb": self.available / 1e6}
         elements = {f"buffers/elements/{stage.name}": float(stage.elements) for stage in self.stages}
-        sizes = {f"buffers/mb/{stage.name}": stage.bytes / MB for stage in self.stages}
+        sizes = {f"buffers/mb/{stage.name}": stage.bytes / 1e6 for stage in self.stages}
         readers = {f"reader/{name}": value for name, value in self.readers.items()}
-        gpus = {f"gpu/{name}_mb": used / MB for name, (used, _) in self.gpus.items()}
+        gpus = {f"gpu/{name}_mb": used / 1e6 for name, (used, _) in self.gpus.items()}
         return {**timed, **memory, **elements, **sizes, **readers, **gpus}
 
 
