@@ -27,6 +27,7 @@ from tfprep.errors import BuildError, DatasetError, RecipeError
 from tfprep.export.export import export
 from tfprep.inspect.diff import compare
 from tfprep.model_fields import add_fields, remove_fields
+from tfprep.seeding import sample_hash
 from tfprep.storage.store import open_store
 
 
@@ -463,6 +464,24 @@ def test_what_a_run_computed_and_did_not_publish_can_be_given_up(plain):
     for name in ("score", "../score", "label"):
         with pytest.raises(DatasetError, match="has no added fields"):
             remove_fields(url, name)
+
+
+def test_fields_of_a_raw_file_that_was_renamed_are_computed_again(plain):
+    """Its shard is the same: it holds no keys, and the new name keeps the order."""
+    shards = {"train": 1, "val": 1}
+    plain.build(shards=shards)
+    model = "lambda: lambda b: {'n': np.array([len(key) for key in b['key']])}"
+    add_fields(plain.out, plain.other(f"FIELDS = ModelFields({model}, ['key'], {{'n': codecs.Scalar()}})"))
+    keys = tfprep.open(plain.out).index("val")["key"].to_pylist()
+    names = (f"{keys[0].rpartition('/')[0]}/long{number}.png" for number in range(1000))
+    new = next(name for name in names if sample_hash(0, name) < sample_hash(0, keys[1]))
+    (plain.data / keys[0]).rename(plain.data / new)
+    (warning,) = plain.build(shards=shards)
+    assert "the fields 'n' that a model added do not fit the dataset any more" in warning
+    assert add_fields(plain.out, plain.root / "other.py").shards == 1
+    data = tfprep.open(plain.out)
+    assert [sample["n"] for sample in data.samples("val")] == [len(key) for key in data.index("val")["key"].to_pylist()]
+    assert not list(verify(plain.out))
 
 
 def test_a_dataset_that_was_copied_from_a_store_is_built_on_with_its_fields(plain):

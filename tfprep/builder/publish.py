@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import reduce
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,8 @@ from tfprep.builder.planning.plan import Plan, building_versions
 from tfprep.builder.receipts import Receipt, contents_path, read_contents
 from tfprep.builder.shards.sums import Moments, merge
 from tfprep.codecs import Scalar
-from tfprep.dataset import FieldInfo, Manifest, SplitInfo, Statistics
-from tfprep.dataset.index import OPTIONAL, joined_tables, label_type, schema, write_index
+from tfprep.dataset import Dataset, FieldInfo, Manifest, SplitInfo, Statistics
+from tfprep.dataset.index import OPTIONAL, joined_tables, label_type, read_index, schema, write_index
 from tfprep.dataset.locations import write_locations
 from tfprep.dataset.manifest import digest_of, kept_fields, matches
 from tfprep.dataset.names import INDEX, LOCATIONS, REJECTS
@@ -51,7 +52,6 @@ def write_files(
             source = layout.find(name)
             assert source is not None, name
             new.add(name, source)
-        new.take_added(before.groups if before else {}, manifest.groups)
     index, locations = new.file(INDEX), new.file(LOCATIONS)
     columns = schema(list(manifest.fields), label_type(manifest.fields))
     tables = (  # the rows of one variant of one shard are in memory at a time
@@ -62,11 +62,29 @@ def write_files(
     with writing(index):
         write_index(index, columns, itertools.chain.from_iterable(tables))
         manifest = write_locations(locations, index, manifest)
+    if before is not None and layout.current is not None:
+        data = Dataset(layout.current, before)
+        kept = {group: entry for group, entry in manifest.groups.items() if _fit(data, group, new.folder, manifest)}
+        manifest = replace(manifest, added=kept or None)
+        if not layout.at_store:
+            new.take_added(before.groups, kept)
     digests = {name: digest_of(path) for name, path in ((INDEX, index), (LOCATIONS, locations))}
     tfds = {} if manifest.within else tfds_files(manifest)  # TensorFlow Datasets finds shards by prescribed names only
     for name, text in {REJECTS: "".join(_rejected_lines(receipts)), **tfds}.items():
         digests[name] = digest_of(new.write(name, text))
     return replace(manifest, files=digests)
+
+
+def _fit(data: Dataset, group: str, folder: Path, manifest: Manifest) -> bool:
+    """Return True if fields were computed for samples of these keys: another name of a raw file may change no shard."""
+    try:
+        added = data.added(group)
+        pairs = [
+            (added.index(split, 0, ["key"]), read_index(folder, manifest, split, 0, ["key"])) for split in added.splits
+        ]
+    except DatasetError:  # it is damaged, which `tfprep verify` says
+        return True
+    return all(before == now for before, now in pairs)
 
 
 def remove_notes(layout: Layout, receipts: Sequence[Receipt]) -> None:

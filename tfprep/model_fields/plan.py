@@ -35,7 +35,7 @@ class FieldsTask:
         first, records: The numbers of its samples in the split's variant: [first, first + records).
         name: The name of the file with the fields.
         of: What the main shard is: its SHA-256, or for an imported one what its storage says of its version, and the checksum of
-            where its records are and what they hold. Then a digest of how the inputs are read.
+            where its records are and what they hold. Then digests of how the inputs are read, and of the samples' keys.
     """
 
     split: str
@@ -108,6 +108,7 @@ class FieldsPlan:
         how = hashlib.sha256(json.dumps(reading, sort_keys=True).encode()).hexdigest()[:16]
         for split, variants in self.variants.items():
             info, shards = self.data.split(split), self.data.split(split).shards
+            keys = self.data.index(split, 0, ["key"])["key"]  # no shard holds them
             for variant in range(variants):
                 first = 0
                 for shard, file in enumerate(info.files[variant]):
@@ -115,7 +116,9 @@ class FieldsPlan:
                     of = file.sha256
                     if imported is not None:  # files that one archive held may be alike in size and time
                         of = f"{file.bytes} {imported.versions[split][shard]} {info.rows_crc32c[0][shard]}"
-                    tasks.append(FieldsTask(split, variant, shard, first, file.records, name, f"{of} {how}"))
+                    text = json.dumps(keys.slice(first, file.records).to_pylist())
+                    of = f"{of} {how} {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+                    tasks.append(FieldsTask(split, variant, shard, first, file.records, name, of))
                     first += file.records
         return tasks
 
