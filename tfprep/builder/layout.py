@@ -55,10 +55,6 @@ class Layout:
         self.parts = self.private / "parts"
         self.part_plan = self.parts / "plan.json"
 
-    def absolute(self) -> Layout:
-        """Return the folders as another process finds them."""
-        return Layout(self.out.absolute(), self.scratch)
-
     @property
     def at_store(self) -> bool:
         return is_remote(self.out)

@@ -399,7 +399,7 @@ class Build:
                     f"the recipe holds a function of the script that was started, which no worker imports: {fix}"
                 )
         return BuildContext(
-            source=source, fingerprint=plan.fingerprint, layout=self.layout.absolute(),
+            source=source, fingerprint=plan.fingerprint, layout=Layout(self.layout.out.absolute(), self.layout.scratch),
             root=str(self.root.absolute()),
             listing=plan.listing, versions=maker_versions(), train=plan.splits[0], run=self._run,
             stop_at_reject=self.options.on_bad == "fail", hash=self.options.hash,

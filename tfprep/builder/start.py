@@ -153,7 +153,7 @@ def _build_on_cluster(
     ):
         job.confirm = confirm
         places = node_paths(Path(recipe)) if isinstance(recipe, str | os.PathLike) else recipe
-        where = str(job.layout.absolute().out), str(job.root.absolute())
+        where = str(job.layout.out.absolute()), str(job.root.absolute())
         call, most = PartCall(build_part, places, *where, replace(options, workers=1)), PARTS_PER_CPU * max(1, cpus)
         samples, shards = job.build_elsewhere(
             most, lambda parts: build_parts(call, parts, options.workers or most, job.log_event)

@@ -32,7 +32,6 @@ from tfprep.records.framing import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES
 from tfprep.storage.urls import is_remote, open_file
 
 ROW_GROUP = 1 << 16
-_KEYS = 1 << 20
 _REPETITIVE = ["split", "variant", "shard", "label", "height", "width"]
 OPTIONAL = ("image_digest", "image_hash")
 _NULLABLE = ("height", "width", *OPTIONAL)
@@ -152,13 +151,6 @@ def read_index(
     except DatasetError as error:
         raise DatasetError(f"{path}, split {split!r}, variant {variant}: {error}") from None
     return table
-
-
-def read_keys(path: Path) -> Iterator[list[str]]:
-    """Yield the keys of all records, some at a time. Raises DatasetError if the index cannot be read."""
-    with _opened(path, "run the build again, which writes it") as file:
-        for batch in file.iter_batches(_KEYS, columns=["key"]):
-            yield batch.column(0).to_pylist()
 
 
 @contextmanager

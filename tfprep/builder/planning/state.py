@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,12 +22,14 @@ from tfprep.builder.receipts import (
     same_files,
     write_receipt,
 )
-from tfprep.dataset.names import INDEX
 from tfprep.errors import BuildError, DatasetError
 from tfprep.recipe.describe import NO_SOURCE, only_code_changed, what_changed
 from tfprep.seeding import sample_hashes
 from tfprep.storage.urls import read_content
 from tfprep.units import number
+
+if TYPE_CHECKING:
+    from tfprep.dataset.manifest import Manifest
 
 NOT_BUILT = "not built yet"
 DAMAGED = "its bytes are not those that were built"
@@ -34,6 +37,8 @@ UNREAD = "an input could not be read last time"
 CRASHED = "a sample crashed or took too long last time"
 ACCIDENTS = {"read": UNREAD, "process": CRASHED, "memory": "a sample did not fit into memory last time"}
 """Why a shard of unchanged files is built again, by `Reject.accident`."""
+_COMPARED = 1 << 20
+"""Samples of a split whose keys tell a dataset from another one."""
 NAMED = 3
 """Number of differences that a message names."""
 
@@ -196,7 +201,7 @@ def check_replacement(plan: Plan, layout: Layout, limit: int | None) -> None:
         reason = f"this recipe builds another one, {plan.recipe.name!r}"
     elif limit is not None and published.rejected + samples > len(plan):
         reason = f"the limit would leave {len(plan)} samples"
-    elif samples and not _share_samples(plan, layout.current / INDEX):
+    elif samples and not _share_samples(plan, layout.current, published):
         reason = "none of its samples is among those to build (is --data the right folder?)"
     if reason:
         splits = ", ".join(published.splits)
@@ -206,12 +211,13 @@ def check_replacement(plan: Plan, layout: Layout, limit: int | None) -> None:
         )
 
 
-def _share_samples(plan: Plan, index: Path) -> bool:
-    """Return True if a published sample is planned too. Some keys are in memory at a time; usually the first ones decide."""
-    from tfprep.dataset.index import read_keys  # with Arrow, which the first build imports while workers are busy
+def _share_samples(plan: Plan, folder: Path, published: Manifest) -> bool:
+    """Return True if one of the first samples of a published split, which are a random part of it, is planned too."""
+    from tfprep.dataset.index import read_index  # with Arrow, which the first build imports while workers are busy
 
     try:
-        for keys in read_keys(index):
+        for split in published.splits:
+            keys = read_index(folder, published, split, 0, ["key"], _COMPARED)["key"].to_pylist()
             hashes = sample_hashes(plan.recipe.seed, [key.encode("utf-8", "surrogateescape") for key in keys])
             # NumPy 2.0 fails on uint64 with its other algorithm.
             if any(np.isin(rows["hash"], hashes, kind="sort").any() for rows in plan.samples.numbers.blocks()):
