@@ -219,6 +219,8 @@ def _default_shards(samples: int, raw_bytes: int) -> int:
 
 MAKER = 7
 """Raised whenever tfprep itself makes other bytes of the same recipe and inputs, so that older shards are built again."""
+PRECISE_OPENCV = 5
+"""The first version whose `warpAffine` interpolates at exact coordinates instead of a table of 32 x 32 fractions."""
 
 
 @cache
@@ -248,7 +250,7 @@ def building_versions() -> dict[str, str]:
 
 
 def warning_of_opencv() -> str:
-    """Return what an OpenCV before 5 costs, whose `warpAffine` interpolates at a table of 32 x 32 fractions of a pixel."""
+    """Return what an old OpenCV costs; empty for a version that warps with full precision."""
     version = cv2.__version__
-    is_old = int(version.partition(".")[0]) < 5
-    return f"OpenCV {version} rounds warps to 1/32 pixel; version 5 does not" if is_old else ""
+    is_old = int(version.partition(".")[0]) < PRECISE_OPENCV
+    return f"OpenCV {version} rounds warps to 1/32 pixel; version {PRECISE_OPENCV} does not" if is_old else ""
