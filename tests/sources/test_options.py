@@ -55,6 +55,7 @@ CASES = {
     sources.Table: [
         ({"table": "t.xlsx"}, r"expected table to end in .csv, .tsv, .jsonl, .ndjson, .parquet; got 't.xlsx'"),
         ({"table": "t"}, "expected table to end in"),
+        ({"label": "species", "classes": ("cat", "dog")}, "classes are by field"),
         *(
             (one, "to be the name of a column")
             for one in ({"image": object()}, {"image": ""}, {"label": 3}, {"key": b"x"})

@@ -17,7 +17,6 @@ from tfprep.fields import Array, Size
 from tfprep.images.pillow import check_page, check_pixels
 from tfprep.optional import require_package
 
-_PREAMBLE, _MARK = 128, b"DICM"
 _GRAY = ("MONOCHROME1", "MONOCHROME2")
 _ALREADY_RGB = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
 """Color spaces that `pixel_array` returns as RGB; the last two are undone by decoders of JPEG 2000."""
@@ -47,7 +46,7 @@ class Numbers(NamedTuple):
 
 
 def is_dicom(data: bytes) -> bool:
-    return data[_PREAMBLE : _PREAMBLE + len(_MARK)] == _MARK
+    return data.startswith(b"DICM", 128)  # after a preamble (PS3.10, 7.1)
 
 
 def dicom_size(data: bytes, page: int | None) -> Size:

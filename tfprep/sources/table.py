@@ -85,10 +85,8 @@ class Table:
             object.__setattr__(self, "label", tuple(self.label))
         if self.separator is not None and not (isinstance(self.separator, str) and isinstance(self.label, str)):
             raise RecipeError(f"Table: separator is text between the classes of one column; got {self.separator!r}")
-        for option in ("image", "label", "key"):
-            value = getattr(self, option)
-            if option == "label" and isinstance(value, tuple):
-                continue
+        label = None if isinstance(self.label, tuple) else self.label
+        for option, value in {"image": self.image, "label": label, "key": self.key}.items():
             if not (isinstance(value, str) and value) and (option == "image" or value is not None):
                 raise RecipeError(f"Table: expected {option} to be the name of a column; got {value!r}")
         pattern = self._pattern()
@@ -96,9 +94,9 @@ class Table:
             raise RecipeError(f"Table: expected table to end in {', '.join(TABLE_SUFFIXES)}; got {self.table!r}")
         fields = check_fields(self.fields, KINDS, ("image", "label"), "Table", "('scalar', 'age')")
         object.__setattr__(self, "fields", fields)
-        classes = {
-            name: check_classes(names, f"Table: classes[{name!r}]") for name, names in dict(self.classes).items()
-        }
+        if not isinstance(self.classes, Mapping):
+            raise RecipeError(f"Table: classes are by field, {{'label': ('cat', 'dog')}}; got {self.classes!r}")
+        classes = {name: check_classes(names, f"Table: classes[{name!r}]") for name, names in self.classes.items()}
         object.__setattr__(self, "classes", classes)
         if "label" in classes and isinstance(self.label, tuple):
             raise RecipeError("Table: the columns of label are the names of its classes; leave out classes['label']")
