@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 @click.command("bench")
 @click.argument("folder")
-@option("--split", help="Split to load. [default: the first]")
-@option("--batch-size", type=click.IntRange(1), default=32)
+@option("--split", help="Split to load. [default: the first; with --forms, train]")
+@option("--batch-size", type=click.IntRange(1), default=32, help="Samples per batch.")
 @option("--rounds", type=click.IntRange(1), default=3, help="Number of rounds.")
 @option("--seconds", type=click.FloatRange(0.05), default=1.5, help="Measured seconds per round.")
 @option("--threads", type=click.IntRange(0), help="Loader option threads.")
