@@ -489,7 +489,14 @@ def class_folders_beside_a_table(root: Path) -> None:
         file.writelines(f'\n{{"file_name": "dog/b{n}.jpg", "text": "two"}}' for n in range(4))
 
 
+def parquet_whose_test_has_no_labels(root: Path) -> None:
+    for split, columns in {"test": {}, "train": {"label": [*"abab"]}}.items():
+        images = [{"bytes": png(picture(n))} for n in range(4)]
+        pq.write_table(pa.table({"image": images, **columns}), root / f"{split}-00000-of-00001.parquet")
+
+
 CHECKED: dict[Callable[[Path], None] | str, str] = {
+    parquet_whose_test_has_no_labels: "images of test-00000-of-00001.parquet have no labels, and are left out",
     class_folders_beside_a_table: "no classes are taken, which may be in kind, the folders, such as that of cat/a0.jpg",
     "a# b# train.csv=rows:a:id,label:STEM,LABEL test.csv=rows:b:id,label:STEM,0": "test has the classes 0, which train does",
     "im/# t.csv=rows:im/:image,class:NAME,LABEL~cat": "'a cat' is taken for one class; separator=' ' would divide it",

@@ -85,9 +85,12 @@ def _plain(column: str) -> str:
 def tables(files: Files) -> Iterator[Reading]:
     """Yield the sources of tables whose rows name images, those of one split each together. SourceError if one cannot be read."""
     grouped: dict[str, list[_Head]] = {}
+    of_shards: dict[str, _Head] = {}
     for path in (path for path in files.paths(*TABLE_SUFFIXES) if not ANSWERS.fullmatch(path)):
-        heads = grouped.setdefault(re.sub(r"\d+(?=-of-|\.parquet)|(?<=-of-)\d+", "*", split_form(path)), [])
-        heads.append(replace(heads[0], path=path) if heads and heads[0].stored else _head(files, path))
+        shards = re.sub(r"\d+(?=-of-|\.parquet)|(?<=-of-)\d+", "*", path)  # of one split, with the same columns
+        if shards not in of_shards or not of_shards[shards].stored:
+            of_shards[shards] = _head(files, path)
+        grouped.setdefault(split_form(shards), []).append(replace(of_shards[shards], path=path))
     for pattern, heads in grouped.items():
         if any(head.image for head in heads):
             yield from _proposals(files, pattern, heads)
@@ -134,8 +137,9 @@ def _proposals(files: Files, pattern: str, heads: Sequence[_Head]) -> Iterator[R
     named = [one for one in heads if one.image]
     head = next((one for one in named if "train" in "".join(split_words(one.path))), named[0])
     needed = {c for c in head.columns if _plain(c) in _LABELS and c not in head.template.holes} or {*head.columns}
-    kept = [one for one in named if needed <= {*one.columns}]
-    others = [one for one in named if not needed <= {*one.columns}]
+    needed |= {*head.stored}
+    kept = [one for one in named if needed <= {*one.columns, *one.stored}]
+    others = [one for one in named if not needed <= {*one.columns, *one.stored}]
     images = {one.image for one in kept}
     images = images if len(images) == 1 else {split_form(image, True) for image in images}
     if len(images) != 1:
@@ -155,8 +159,9 @@ def _proposals(files: Files, pattern: str, heads: Sequence[_Head]) -> Iterator[R
     if sources := _sources(files, head, table, images.pop(), splits, targets):
         for column in of_split if isinstance(sources[0].splits, Fractions) else []:
             head.doubt(f"the column {column!r} may say the splits, and this recipe draws new ones")
-        if unlabeled := [path for one in others for path in one.images]:
-            head.check(f"images of {others[0].path} have no labels, and are left out: {len(unlabeled)}")
+        unlabeled = [path for one in others for path in one.images]
+        if others:
+            head.check(f"images of {', '.join(one.path for one in others)} have no labels, and are left out")
         declared = (*(one.path for one in heads if one.path in paths or is_test(one.path)), *unlabeled)
         yield Reading("table", sources[0], declared, head.remarks, sources[1:])
 
