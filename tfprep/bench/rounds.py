@@ -177,13 +177,12 @@ class Rounds:
         }
 
 
-def compare(candidates: Sequence[Candidate], budget: Budget | None = None) -> Rounds:
+def compare(candidates: Sequence[Candidate], budget: Budget) -> Rounds:
     """Measure candidates in turns, and return the measurements of all rounds.
 
     Raises:
         LoaderError: If the batches of a candidate end.
     """
-    budget = budget or Budget()
     done: dict[str, list[Measurement]] = {candidate.name: [] for candidate in candidates}
     for number in range(budget.rounds):
         turn = number % len(candidates)

@@ -152,6 +152,7 @@ def test_declared_features(tmp_path, index_as):
         for n, (a, m) in enumerate(zip(arrays, masks, strict=True))
     ]
     write(tmp_path / "a.tfrecord", examples)
+    (tmp_path / "features.json").write_text("[]")  # of another tool
     described = {"array": {"dtype": "uint16", "shape": [3, 4]}, "m": {"kind": "mask"}, "matrix": {"shape": [3, None]}}
     index_as({**described, "kind": {"classes": ["cat", "dog"]}})
     data = tfprep.open(tmp_path)

@@ -51,8 +51,9 @@ class Declared:
 
 
 def is_of_tfds(path: Path) -> bool:
-    """Return True for a `features.json` of TensorFlow Datasets."""
-    return "pythonClassName" in _json_object(path)
+    """Return True for a `features.json` of TensorFlow Datasets, False for any other file."""
+    with open_file(path) as file:
+        return b'"pythonClassName"' in file.read(_MOST_JSON)
 
 
 def read_declared(path: Path) -> dict[str, Declared]:

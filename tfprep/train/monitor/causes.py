@@ -122,11 +122,11 @@ def warning_of(spent: Sample, wait_share: float) -> Verdict | None:
 def _input_causes(spent: Sample) -> list[Cause]:
     """Find why the step waited for its input; the first is what limits most. See `verdict_of`."""
     of_input = _loader_cause(spent) or _stage_cause(spent)
-    if of_input is None and spent.pipeline.kinds:
-        text = "the input limits, in a stage that is not known, for autotune is off in this pipeline"
-        of_input = Cause("unknown", text, "Leave options.autotune.enabled on")
-    elif of_input is None:
+    if of_input is None:
         of_input = Cause("unknown", "the input limits; it is an iterator of Python, and nothing is known about it")
+        if spent.pipeline.kinds:
+            text = "the input limits, in a stage that is not known, for autotune is off in this pipeline"
+            of_input = Cause("unknown", text, "Leave options.autotune.enabled on")
     if (others := _others(spent, _lost_by_input(spent), "the input")) is None:
         return [of_input]
     return [others, of_input] if others.share > _OTHERS_FIRST else [of_input, others]
