@@ -170,7 +170,7 @@ def test_some_splits_and_variants_have_them_and_others_say_so(plain):
         data.numpy_loader("val", 4, fields=["score"])
     with pytest.raises(LoaderError, match="are of 1 variants of 'train'"):
         data.numpy_loader("train", 4)
-    with pytest.raises(DatasetError, match="not computed for variant 1"):
+    with pytest.raises(DatasetError, match="variant 1 of split 'train' has no 'score'; run tfprep fields add"):
         list(data.samples("train", 1, fields=["score"]))
     assert "score" in next(iter(data.numpy_loader("train", 4, variants=0)))
     assert "score" in next(iter(data.samples("train", 0)))
