@@ -3,8 +3,6 @@
 import json
 import os
 import random
-import signal
-import subprocess
 import tempfile
 
 import pytest
@@ -12,7 +10,6 @@ from PIL import Image
 
 import tfprep
 from tests.builder.conftest import FILES_OF_4000_BYTES, run
-from tests.waiting import wait_until
 from tfprep.builder import layout, plan_build
 from tfprep.dataset import clean as cleaning
 from tfprep.dataset import open_dataset
@@ -154,23 +151,6 @@ def test_faults_of_the_store(few, s3):
     assert content(url) == content(few.out)
     assert {"lost", "reset", "truncate"} <= {request.fault for request in s3.proxy.requests}
     assert few.build(url).built_shards == 0
-
-
-def test_kills_at_random_moments(few, s3):
-    few.build()
-    rng, url = random.Random(3), s3.new_url()
-    few.out, local = url, few.out
-    for after in (rng.randrange(2, 40), rng.randrange(2, 40), None):
-        start = len(s3.proxy.requests)
-        process = subprocess.Popen(few.driver(1), stderr=subprocess.PIPE, start_new_session=True)
-        if after is not None:
-            wait_until(lambda end=start + after: len(s3.proxy.requests) >= end, process)
-            os.killpg(process.pid, signal.SIGKILL)
-        _, error = process.communicate()
-        assert (process.returncode != 0) == (after is not None), error.decode()
-    assert content(url) == content(local)
-    assert clean(url, remove=True).unfinished == ()
-    assert list(verify(url)) == []
 
 
 def test_an_end_at_every_request_of_a_build_over_an_older_dataset(full, memory, monkeypatch):

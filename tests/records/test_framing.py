@@ -5,7 +5,7 @@ import pytest
 
 from tests.examples import read_records, write
 from tfprep.errors import RecordError
-from tfprep.records import Frame, RecordWriter, format_index, frame, masked_crc, read_record
+from tfprep.records import Frame, RecordWriter, frame, masked_crc, read_record
 
 tf = pytest.importorskip("tensorflow")
 
@@ -73,7 +73,3 @@ def test_a_frame_of_another_size_than_the_index_says(path):
         read_record(file, path, Frame(16, 16))
     with path.open("rb") as file, pytest.raises(RecordError, match="cut short"):
         read_record(file, path, Frame(10**9, 50))
-
-
-def test_text_index(path):
-    assert format_index(place for place, _ in read_records(path)).splitlines()[:2] == ["0 16", "16 17"]
