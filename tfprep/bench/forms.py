@@ -196,7 +196,8 @@ def _build(form: Form, root: Path, out: Path, options: BuildOptions) -> Built:
         if event.name == "shard":
             took_s += float(event.facts["shard_seconds"])
 
-    summary = build(form.recipe, out, root, options=options, on_event=on_event)
+    recipe = replace(form.recipe, depends=())  # modules decide when a dataset is stale, and no worker gets one
+    summary = build(recipe, out, root, options=options, on_event=on_event)
     workers = max(1, usable_cpus() if options.workers is None else options.workers)
     fixed_s = max(0.0, summary.seconds - took_s / workers)
     data = open_data(summary.out)
