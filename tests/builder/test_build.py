@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -143,10 +144,14 @@ def test_counts_are_those_of_the_stored_pixels(full):
 
 
 def test_functions_that_no_worker_can_import_are_refused_with_the_fix(full):
-    recipe = Recipe("local", sources.Folder("train/{label}/*.jpg"), {"image": codecs.Raw()}, color=[lambda i, g: i])
+    options = {"color": [lambda i, g: i], "variants": {"train": 2}}
+    recipe = Recipe("local", sources.Folder("{split}/{label}/*.jpg"), {"image": codecs.Raw()}, **options)
     with pytest.raises(RecipeError, match=r"put the recipe into a file of its own .* or build with BuildOptions"):
         build(recipe, full.out, full.data, options=BuildOptions(workers=1))
-    assert build(recipe, full.out, full.data, options=BuildOptions(workers=0)).samples == 24
+    assert build(recipe, full.out, full.data, options=BuildOptions(workers=0)).samples == 30
+    unused = replace(recipe, variants={})
+    with pytest.warns(UserWarning, match="color changes augmented variants, and the recipe asks for none"):
+        build(unused, full.out.with_name("unused"), full.data, options=BuildOptions(workers=0))
     code = (
         "import sys\nfrom tfprep import Recipe, sources, codecs\nfrom tfprep.builder import build, BuildOptions\n"
         "def same(image, generator): return image\n"
@@ -242,6 +247,7 @@ def test_class_names_that_tensorflow_datasets_would_misread_are_a_warning(site, 
 
 IMPORTS = """
 import sys
+from dataclasses import replace
 from pathlib import Path
 from tfprep import Recipe, build, codecs, sources
 from tfprep.builder import BuildOptions

@@ -103,14 +103,15 @@ def recipe_text(detected: Reading, folder: Path, path: Path) -> str:
         if "pad=True" in geometry or (255 in numbers and any(0 < number < 64 for number in numbers)):
             voids.setdefault(field, 255)
     options += [f"fill={voids!r},"] if voids else []
-    options += [] if facts.deep else ["color=[augment.Brightness(0.2), augment.Contrast(0.2)],"]
+    training = [split for split in facts.splits if is_training_split(split)][:1]
+    options += ["color=[augment.Brightness(0.2), augment.Contrast(0.2)],"] if training and not facts.deep else []
     if "instances" in masks:
         clicks = "'clicks': derive.Clicks(mask='object', target=1, void=255)"
         options.append(f"# derive={{'object': derive.OneInstance(void=255), {clicks}}},")
     elif masks:
         distance = f"derive.Distance(mask={masks[0]!r}, target=1)"
         options.append(f"# derive={{'distance': {distance}}},  # then name it in store as well")
-    options += [f"variants={{{split!r}: 2}}," for split in facts.splits if is_training_split(split)][:1]
+    options += [f"variants={{{split!r}: 2}}," for split in training]
     options += [f"store={{{', '.join(f'{field!r}: {codec}' for field, codec in store.items())}}},", "seed=0,"]
     modules = "augment, codecs, derive" if masks else "augment, codecs"
     modules += "\nfrom tfprep.dataset import Records" if isinstance(detected.source, Records) else ", sources"
