@@ -105,7 +105,7 @@ def _csv_rows(path: Path) -> Iterator[list[str]]:
     """Yield the header, then the rows without blank lines. A quote in the wrong place, after which a cell goes on, would take
     whole rows into the cell: it is an error."""
     suffix_marks = ("\t",) if path.suffix.lower() == ".tsv" else (",", ";", "\t")
-    with open_raw(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
+    with open_raw(path) as file, io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline="") as text:
         try:
             unquoted = "".join(text.readline().split('"')[::2])
             text.seek(0)
@@ -123,19 +123,26 @@ def _csv_rows(path: Path) -> Iterator[list[str]]:
         except csv.Error as error:
             fix = "double the quotes inside of a cell, or write JSON lines"
             raise SourceError(f"{path}, line {reader.line_num}: {error}: {fix}") from error
-        except UnicodeDecodeError as error:
-            raise SourceError(f"{path} is not UTF-8 ({error.reason}): save it as UTF-8") from error
 
 
 def _csv_columns(path: Path) -> list[str]:
-    return next(_csv_rows(path), [])
+    return _utf8(path, next(_csv_rows(path), []))
+
+
+def _utf8(path: Path, cells: list[str]) -> list[str]:
+    """Return the cells. SourceError if they are not UTF-8, as those of columns that nobody asks for may be."""
+    try:
+        "".join(cells).encode()
+    except UnicodeEncodeError as error:
+        raise SourceError(f"{path} is not UTF-8: {cells!r:.60}; save it as UTF-8") from error
+    return cells
 
 
 def _csv_cells(path: Path, columns: Sequence[str]) -> Iterator[NumberedRow]:
     rows = _csv_rows(path)
     header = next(rows, [])
     places = [header.index(name) for name in columns]
-    return ((number, [row[place] for place in places]) for number, row in enumerate(rows, 1))
+    return ((number, _utf8(path, [row[place] for place in places])) for number, row in enumerate(rows, 1))
 
 
 # --- JSON lines -----------------------------------------------------------------------------------------------------

@@ -187,7 +187,8 @@ def test_names_of_classes_are_as_they_are_written(tmp_path):
     root = written(tmp_path / "data", {"a": "4 0.5 0.5 0.5 0.5"}, DETECT)
     names = ("no", "010", "1.10", "12:30", "2020-01-01", "ls")
     described = "names:\n" + "".join(f"  {n}: {name}\n" for n, name in enumerate(names))
-    (root / "data.yaml").write_text(f"{described}train: images/train\nx: !!python/object/apply:os.system [ls]\n")
+    rest = "train: images/train\nval: ~\nkpt_shape: null\nx: !!python/object/apply:os.system [ls]\n"
+    (root / "data.yaml").write_text(described + rest)
     assert sources.Yolo().scan(root).classes["box_labels"] == names
 
 

@@ -236,8 +236,8 @@ class DataYaml:
                     f"{root / path}: {split}: {where!r} is not below {root}; correct it, or give the right folder with --data"
                 )
             raise SourceError(f"{root / path}: there is neither train nor val nor test")
-        match content.get("kpt_shape"):
-            case None:
+        match content.get("kpt_shape", ""):
+            case str(text) if text in _NOTHING:
                 points = None
             case [str(count), ("2" | "3") as numbers] if count.isdecimal() and int(count):
                 points = int(count), int(numbers)
