@@ -97,5 +97,11 @@ def test_wrong_options_raise_with_the_rule_and_the_value(make, message):
         make()
 
 
+@pytest.mark.parametrize("op", [derive.ClickMaps, derive.OneInstance])
+def test_options_whose_order_changed_are_given_by_name(op):
+    with pytest.raises(TypeError, match="positional"):  # 20 was truncate_px, and min_px
+        op("clicks", 20)
+
+
 def test_weights_may_be_an_array():
     assert augment.OneOf([augment.Flip(), augment.Rotate(5)], np.array([1.0, 2.0])).weights.tolist() == [1, 2]

@@ -217,8 +217,8 @@ class ClickMaps(_DistanceMaps):
     inputs: ClassVar[tuple[str, ...]] = ("points", "like")
 
     points: str = "clicks"
-    sets: int = 1
-    like: str = "mask"
+    sets: int = field(default=1, kw_only=True)
+    like: str = field(default="mask", kw_only=True)
 
     def __post_init__(self) -> None:
         require_count("ClickMaps.sets", self.sets, 1)

@@ -289,8 +289,8 @@ class OneInstance(_OfInstances):
     inputs: ClassVar[tuple[str, ...]] = ("mask", "classes")
 
     mask: str = "instances"
-    classes: str | None = None
-    target: int = 1
+    classes: str | None = field(default=None, kw_only=True)
+    target: int = field(default=1, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
