@@ -148,6 +148,7 @@ def test_every_form_is_that_of_keras_and_comes_back(target):
     expected = tfprep.convert_boxes(whole.astype(float), target, size=(100, 200))
     for integers in (whole.astype(np.uint8), whole.tolist()):
         np.testing.assert_array_equal(tfprep.convert_boxes(integers, target, size=(100, 200)), expected)
+    assert tfprep.convert_boxes([], target, size=(100, 200)).shape == (0, 4)
 
 
 def test_tensors_and_ragged_tensors_keep_their_type():

@@ -178,9 +178,10 @@ def convert_boxes(boxes: Any, target: BoxFormat, *, source: BoxFormat = "xyxy", 
     check_box_format(target, "target")
     if hasattr(boxes, "with_flat_values"):
         return boxes.with_flat_values(convert_boxes(boxes.flat_values, target, source=source, size=size))
-    if isinstance(boxes, list | np.ndarray):
-        boxes = np.asarray(boxes)
-        boxes = boxes.astype(np.int64) if boxes.dtype.kind in "iu" else boxes  # sums in 8 or 16 bits would overflow
+    if isinstance(boxes, list):
+        boxes = np.asarray(boxes) if boxes else np.zeros((0, 4))
+    if isinstance(boxes, np.ndarray) and boxes.dtype.kind in "iu":
+        boxes = boxes.astype(np.int64)  # sums in 8 or 16 bits would overflow
     sides = [boxes[..., column] for column in range(4)]
     columns = _corners(sides, source)
     relative = source.startswith("rel_"), target.startswith("rel_")

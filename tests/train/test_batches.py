@@ -28,6 +28,10 @@ def test_numbers_among_the_inputs_are_no_labels():
         train.check_batches([{"label": np.arange(4)}], num_classes=3)
 
 
+def test_weights_of_samples_are_no_labels():
+    train.check_batches([(*_images(), np.array([1, 5, 1, 5], "f"))], num_classes=3)
+
+
 def test_ragged_sparse_and_empty_components(tf):
     ragged = tf.RaggedTensor.from_row_lengths(tf.constant([1.0, np.nan, 3.0]), [2, 1])
     with pytest.raises(TrainError, match="1 values are NaN"):

@@ -47,7 +47,9 @@ def check_batches(dataset: Any, batches: int = 4, *, num_classes: int | None = N
         if values.size and values.dtype.kind in "biuf":
             lines.append(f"{line}, from {values.min():g} to {values.max():g}, mean {values.mean():.4g}")
             is_input = name.startswith("[0]") and any(other.startswith("[1]") for other in seen)
-            problems += [f"{name}: {text}" for text in _problems(arrays, values, None if is_input else num_classes)]
+            is_weight = name.startswith("[2]") and values.dtype.kind == "f"
+            classes = None if is_input or is_weight else num_classes
+            problems += [f"{name}: {text}" for text in _problems(arrays, values, classes)]
         else:
             lines.append(f"{line}, not checked: no {'numbers' if values.size else 'values'}")
     if problems:
