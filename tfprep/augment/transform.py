@@ -106,7 +106,7 @@ def is_affine(matrix: Array) -> bool:
 
 
 def identity(size: Size) -> Transform:
-    return Transform(np.eye(3), size)
+    return Transform(translation(0, 0), size)
 
 
 def translation(x: float, y: float) -> Array:

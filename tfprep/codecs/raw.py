@@ -7,6 +7,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import Any, ClassVar, cast
 
@@ -133,6 +134,7 @@ def stored_array(value: Any, dtype: str | None) -> Array:
     return array.astype(little(array.dtype), copy=False)
 
 
+@cache
 def little(dtype: Any) -> np.dtype[Any]:
     """Return the dtype with little-endian bytes; NumPy knows bfloat16 only in the machine's own order."""
     known: np.dtype[Any] = np.dtype(dtype)
@@ -167,9 +169,9 @@ def checked_shape(spec: FieldSpec, size: int, shape: tuple[int, ...] | None) -> 
     if shape is None:
         if spec.shape.count(None) > 1:
             raise SampleError(f"a shape of {spec.shape} needs the record's own FIELD/shape")
-        known = prod(side for side in spec.shape if side is not None) * itemsize
-        shape = tuple(size // max(known, 1) if side is None else side for side in spec.shape)
-    if len(shape) != len(spec.shape) or any(side not in (None, n) for side, n in zip(spec.shape, shape, strict=True)):
+        known = prod([side for side in spec.shape if side is not None]) * itemsize
+        shape = tuple([size // max(known, 1) if side is None else side for side in spec.shape])
+    elif len(shape) != len(spec.shape) or any(side not in (None, n) for side, n in zip(spec.shape, shape, strict=True)):
         raise SampleError(f"an array of the shape {list(shape)}, expected {list(spec.shape)}")
     expected = prod(shape) * itemsize
     if size != expected or min(shape, default=0) < 0:
