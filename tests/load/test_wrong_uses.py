@@ -113,9 +113,10 @@ def test_numbers_of_numpy_are_numbers(data):
     assert len(data.folds(np.int64(3))) == 3
 
 
-def test_samples_without_a_group_are_not_one_group(data):
+@pytest.mark.parametrize("none", [None, float("nan")])
+def test_samples_without_a_group_are_not_one_group(data, none):
     with pytest.raises(LoaderError, match="25 samples have no group and would be one"):
-        data.folds(3, group=[number if number % 2 else None for number in range(50)])
+        data.folds(3, group=[number if number % 2 else none for number in range(50)])
 
 
 def test_mixes(data, make_dataset):

@@ -348,7 +348,7 @@ class Data(Loaders, Dataset):
             groups = self._values(split, group) if isinstance(group, str) else list(group)
             if len(groups) != len(keys):
                 raise LoaderError(f"group= has {len(groups)} values for {len(keys)} samples of {split!r}")
-        if missing := sum(value is None for value in groups):
+        if missing := sum(value is None or value != value for value in groups):  # noqa: PLR0124 # NaN
             raise LoaderError(
                 f"{missing} samples have no group and would be one; give group= a list with their keys instead"
             )
