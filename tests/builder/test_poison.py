@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -191,10 +192,12 @@ def test_a_worker_that_dies_between_samples_is_replaced(full):
     killed = []
 
     def strike(event):
-        if event.name in ("planned", "shard") and len(killed) < 3:
-            workers = [c for c in psutil.Process().children() if "tfprep.pool" in c.cmdline()]
-            killed.append(workers[0].pid)
-            workers[0].kill()
+        for child in psutil.Process().children() if event.name in ("planned", "shard") and len(killed) < 3 else ():
+            with suppress(psutil.Error):  # one that was killed before may be a zombie
+                if "tfprep.pool" in child.cmdline():
+                    child.kill()
+                    killed.append(child.pid)
+                    break
 
     full.build(workers=2, on_event=strike)
     assert len(killed) >= 2
