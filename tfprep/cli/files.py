@@ -102,8 +102,9 @@ def index_command(
 def _plain(report: IndexReport, seconds: float) -> dict[str, Any]:
     splits, imported = report.manifest.splits.items(), report.manifest.imported
     return {
-        **asdict(report),
+        **vars(report),
         "manifest": report.out / "current/manifest.json",
+        "fields": [asdict(field) for field in report.fields],
         "splits": {n: {"samples": s.samples, "shards": s.shards, "bytes": s.bytes} for n, s in splits},
         "left_out": imported.left_out if imported else {},
         "rejected": report.manifest.rejected,

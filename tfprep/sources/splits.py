@@ -129,11 +129,13 @@ def listing_of(
     def entries() -> Iterator[Entry]:
         split_of: Callable[[int, Entry, str | None], str] | None = None
         checked, group_file = set[str](), splits.group_by if isinstance(splits, Fractions) else None
+        if isinstance(group_file, GroupFile):
+            group_file = GroupFile(group_file.path)  # which reads the file again for each listing
         if is_split_pattern(splits):
             split_of = partial(_split_of_path, compile_pattern(str(splits), "splits"))
         elif isinstance(splits, Fractions):
-            split_of = _drawn_splits(splits, values, rows)
-        listed = set(GroupFile(group_file.path).groups if isinstance(group_file, GroupFile) else ())
+            split_of = _drawn_splits(replace(splits, group_by=group_file), values, rows)
+        listed = set(group_file.groups if isinstance(group_file, GroupFile) else ())
         not_seen = set(listed)
         for number, (found, column) in enumerate(rows(tally)):
             entry = found
@@ -187,13 +189,11 @@ def is_split_pattern(splits: object) -> bool:
 
 def _unit(fractions: Fractions) -> Callable[[str, str | None], str]:
     """Return the function from a sample's key, and its column's value, to the text that is hashed."""
-    group_by: Any = fractions.group_by
+    group_by = fractions.group_by
     if group_by is None:
         return lambda key, column: f"split\0{key}"
     if fractions.by_column:
         return lambda key, column: f"group\0{column}"
-    if isinstance(group_by, GroupFile):
-        group_by = GroupFile(group_by.path)  # which reads the file again for each listing
     if not isinstance(group_by, str):
         return lambda key, column: f"split\0{key}" if (group := group_by(key)) is None else f"group\0{group}"
     regex = re.compile(group_by)
