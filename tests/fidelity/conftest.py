@@ -6,7 +6,7 @@ import pytest
 
 from tests.fidelity.public import PUBLIC
 
-_CALLS = ("__call__", "curve", "encode", "decode", "decode_into", "tf_decode")
+_CALLS = ("__call__", "window", "curve", "encode", "decode", "decode_into", "tf_decode")
 
 
 @pytest.fixture(autouse=True)

@@ -119,9 +119,9 @@ def built(sample, draws, monkeypatch, variant=1, kinds=KINDS, **options):
         yield name, codec.decode(stored.features[name], spec, np.shape(stored.values[name]))
 
 
-def check_equal(made, data, monkeypatch, count=24, split="train", **options):
+def check_equal(made, data, monkeypatch, count=24, split="train", kinds=KINDS, **options):
     """Compare the samples of a loader, field by field, with what a build stores for the same draws."""
-    names = [*KINDS, *options.get("derive", {})]
+    names = [*kinds, *options.get("derive", {})]
     training = split == "train"
     position = 0
     for batch in batches(
@@ -129,8 +129,9 @@ def check_equal(made, data, monkeypatch, count=24, split="train", **options):
     ):
         for row, key in enumerate(batch["key"]):
             sample = made.values[split][0][int(str(key).rpartition("/")[2])]
+            sample = {name: sample[name] for name in kinds}
             draws = partial(drawn, position)
-            for name, expected in built(sample, draws, monkeypatch, variant=int(training), **options):
+            for name, expected in built(sample, draws, monkeypatch, int(training), kinds, **options):
                 given = batch[name][row]
                 if name == "caption":
                     assert given == expected
@@ -167,6 +168,39 @@ def test_geometry_is_the_same_ahead_and_at_load(made, data, ops, monkeypatch):
     """In training with the same draws, in evaluation as variant 0."""
     check_equal(made, data, monkeypatch, geometry=ops)
     check_equal(made, data, monkeypatch, 4, "val", geometry=ops)
+
+
+CUTS = {
+    "crop, flip": [augment.Crop(24, 30), augment.Flip()],
+    "flips, crops": [
+        augment.Flip(0.5, "vertical"), augment.Flip(), augment.Crop(40, 30), augment.Flip(), augment.Flip(0.5, "vertical"),
+        augment.Crop(31, 20), augment.CenterCrop(24, 15),
+    ],
+    "crops that pad": [augment.Crop(30, 40), augment.Flip(), augment.Crop(60, 25), augment.Flip(1, "vertical")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("ops", CUTS.values(), ids=CUTS)
+def test_rows_that_are_only_cut_are_the_same_ahead_and_at_load(made, data, ops, monkeypatch):
+    """Without boxes, points, derived inputs and color, a window is cut out of the decoded pixels."""
+    kinds = {name: kind for name, kind in KINDS.items() if name not in ("boxes", "names", "points")}
+    check_equal(made, data, monkeypatch, kinds=kinds, geometry=ops)
+    check_equal(made, data, monkeypatch, 4, "val", kinds, geometry=ops)
+
+
+class Corner(augment.Crop):
+    """A user's own crop, with draws of its own."""
+
+    def __call__(self, size, generator):
+        return augment.Crop(self.height, self.width).window(size, None)._replace(top=1, left=2).transform()
+
+
+def test_an_own_crop_is_called(made, data, monkeypatch):
+    check_equal(made, data, monkeypatch, kinds={"image": "image"}, geometry=[Corner(20, 24), augment.Flip()])
+    (batch,) = batches(data, 1, fields=["image", "key"], variants=0, batch_size=4, geometry=[Corner(20, 24)])
+    for image, key in zip(batch["image"], batch["key"], strict=True):
+        stored = made.values["train"][0][int(str(key).rpartition("/")[2])]["image"]
+        assert np.array_equal(image, stored[1:21, 2:26])
 
 
 @pytest.mark.parametrize("op", COLOR, ids=str)

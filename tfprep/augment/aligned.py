@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from tfprep.augment.transform import Transform
+from tfprep.augment.transform import Transform, Window
 from tfprep.fields import Array, Size
 from tfprep.optional import CV_CHANNELS, HAS_OPENCV, cv2
 
@@ -299,12 +299,22 @@ def _finished(array: Array, plan: Aligned) -> Array:
     """Turned and mirrored as planned, in memory of its own order."""
     if plan.transposed:
         array = np.ascontiguousarray(array.swapaxes(0, 1))
+    return np.ascontiguousarray(mirrored(array, plan.rows.flip, plan.columns.flip))
+
+
+def cut(array: Array, window: Window) -> Array:
+    """An image, mask or map [H, W] or [H, W, C] cut to a window inside of it, and mirrored: a view where it is not."""
+    top, left, height, width, flip_rows, flip_columns = window
+    return mirrored(array[top : top + height, left : left + width], flip_rows, flip_columns)
+
+
+def mirrored(array: Array, flip_rows: bool, flip_columns: bool) -> Array:
+    """[H, W] or [H, W, C] with top and bottom, left and right exchanged; itself if neither."""
+    if not (flip_rows or flip_columns):
+        return array
     if array.dtype not in CV_DTYPES or array.shape[2:] > (CV_CHANNELS,) or not HAS_OPENCV:
-        return np.ascontiguousarray(array[:: -1 if plan.rows.flip else 1, :: -1 if plan.columns.flip else 1])
-    if plan.columns.flip or plan.rows.flip:
-        code = (-1 if plan.rows.flip else 1) if plan.columns.flip else 0
-        return same_depth(cv2.flip(array, code), array)
-    return np.ascontiguousarray(array)
+        return array[:: -1 if flip_rows else 1, :: -1 if flip_columns else 1]
+    return same_depth(cv2.flip(array, (-1 if flip_rows else 1) if flip_columns else 0), array)
 
 
 def same_depth(result: Array, array: Array) -> Array:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from tfprep.augment.transform import Transform, about_center, identity, scaling, translation
+from tfprep.augment.transform import Transform, Window, WindowOp, about_center, identity, scaling, translation
 from tfprep.checks import Range, around, require, require_number, require_pixels, require_probability, require_range
 from tfprep.errors import RecipeError
 from tfprep.fields import Size
@@ -81,7 +81,7 @@ class Resize:
 
 
 @dataclass(frozen=True)
-class CenterCrop:
+class CenterCrop(WindowOp):
     """Cuts out the center, `height` × `width` pixels, as torchvision's CenterCrop does.
 
     An image that is smaller is padded on both sides, with an odd pixel of padding at the bottom or right.
@@ -96,9 +96,8 @@ class CenterCrop:
         for side in ("height", "width"):
             require_pixels(f"{type(self).__name__}.{side}", getattr(self, side))
 
-    def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform:
-        top, left = _center(size[0], self.height), _center(size[1], self.width)
-        return Transform(translation(-left, -top), (self.height, self.width))
+    def window(self, size: Size, generator: np.random.Generator | None, /) -> Window:
+        return Window(_center(size[0], self.height), _center(size[1], self.width), self.height, self.width)
 
 
 @dataclass(frozen=True)
@@ -109,12 +108,12 @@ class Crop(CenterCrop):
     sides, as by `CenterCrop`.
     """
 
-    def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform:
+    def window(self, size: Size, generator: np.random.Generator | None, /) -> Window:
         if generator is None:
-            return super().__call__(size, None)
-        down, right = generator.random(2)
+            return super().window(size, None)
+        down, right = generator.random(2).tolist()
         top, left = _window_start(size[0], self.height, down), _window_start(size[1], self.width, right)
-        return Transform(translation(-left, -top), (self.height, self.width))
+        return Window(top, left, self.height, self.width)
 
 
 @dataclass(frozen=True)
@@ -219,7 +218,7 @@ def _window_start(length: int, window: int, draw: float) -> int:
 
 
 @dataclass(frozen=True)
-class Flip:
+class Flip(WindowOp):
     """Mirrors the sample with probability `p`.
 
     In a mirror image a left hand is a right hand: `Recipe.flip_indices` exchanges the rows of such points.
@@ -239,12 +238,10 @@ class Flip:
         known = self.direction in ("horizontal", "vertical")
         require(known, "Flip.direction is 'horizontal' or 'vertical'", self.direction, "take two Flips for both")
 
-    def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform:
-        if generator is None or generator.random() >= self.p:
-            return identity(size)
-        if self.direction == "horizontal":
-            return Transform(np.array([[-1.0, 0, size[1]], [0, 1, 0], [0, 0, 1]]), size)
-        return Transform(np.array([[1.0, 0, 0], [0, -1, size[0]], [0, 0, 1]]), size)
+    def window(self, size: Size, generator: np.random.Generator | None, /) -> Window:
+        flips = generator is not None and generator.random() < self.p
+        is_vertical = self.direction == "vertical"
+        return Window(0, 0, *size, flips and is_vertical, flips and not is_vertical)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -59,6 +59,45 @@ class Transform:
         for matrix, bend in reversed(self.bends):
             x, y = project(np.linalg.inv(matrix), *bend.pull(x, y))
         return x, y
+
+
+class Window(NamedTuple):
+    """A transform by whole pixels: the output shows `height` x `width` pixels from the row `top` and the column `left` on, and
+    is mirrored. The window may exceed the image."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+    flip_rows: bool = False
+    flip_columns: bool = False
+
+    def then(self, after: Window) -> Window:
+        """This window followed by `after`, which counts in its pixels."""
+        down = self.height - after.top - after.height if self.flip_rows else after.top
+        right = self.width - after.left - after.width if self.flip_columns else after.left
+        flips = self.flip_rows != after.flip_rows, self.flip_columns != after.flip_columns
+        return Window(self.top + down, self.left + right, after.height, after.width, *flips)
+
+    def is_inside(self, size: Size) -> bool:
+        """Return True if it shows no pixel outside of an image of this (height, width)."""
+        top, left, height, width = self[:4]
+        return top >= 0 and left >= 0 and top + height <= size[0] and left + width <= size[1]
+
+    def transform(self) -> Transform:
+        down = [0, -1, self.top + self.height] if self.flip_rows else [0, 1, -self.top]
+        right = [-1, 0, self.left + self.width] if self.flip_columns else [1, 0, -self.left]
+        return Transform(np.array([right, down, [0, 0, 1]], np.float64), (self.height, self.width))
+
+
+class WindowOp:
+    """A geometry op that moves by whole pixels: `window` says all, and a loader cuts rows by it without a transform."""
+
+    def window(self, size: Size, generator: np.random.Generator | None, /) -> Window:
+        raise NotImplementedError
+
+    def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform:
+        return self.window(size, generator).transform()
 
 
 class GeometryOp(Protocol):

@@ -21,7 +21,7 @@ import numpy as np
 
 from tfprep.augment.aligned import Border
 from tfprep.augment.chain import Custom, apply_colors, apply_geometry, is_tone
-from tfprep.augment.transform import ColorOp, GeometryOp, Transform, identity
+from tfprep.augment.transform import ColorOp, GeometryOp, Transform, Window, WindowOp, identity
 from tfprep.augment.warp import Fill, warp_sample
 from tfprep.derive.inputs import Derived, derived_kind
 from tfprep.errors import BuildError, SampleError, summary_of
@@ -104,6 +104,20 @@ class Stages:
         if unaugmented and not whole.bends and len(self._unaugmented) < _MOST_SIZES:
             whole.matrix.flags.writeable = False
             self._unaugmented[size] = whole
+        return whole
+
+    @cached_property
+    def only_cuts(self) -> bool:
+        """Return True if there is nothing to do but to cut and mirror rasters by whole pixels (`window`)."""
+        cuts = [isinstance(op, WindowOp) and type(op).__call__ is WindowOp.__call__ for op in self.geometry]
+        has_places = {"boxes", "points"} & {*self.kinds.values()}
+        return all(cuts) and bool(cuts) and not (self.derive or self.color or has_places)
+
+    def window(self, draws: Draws, size: Size) -> Window:
+        """Return the window that all geometry amounts to where stages are `only_cuts`."""
+        whole = Window(0, 0, *size)
+        for step, op in self._geometry_steps:
+            whole = whole.then(op.window((whole.height, whole.width), draws(step)))
         return whole
 
     # --- geometry -----------------------------------------------------------------------------------------------------

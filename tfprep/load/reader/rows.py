@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfprep import images
+from tfprep.augment.aligned import cut
 from tfprep.augment.warp import reduction_for
 from tfprep.codecs import Codec, Raw, Scalar, feature_value
 from tfprep.errors import BuildError, LoaderError, RecordError, SampleError
@@ -268,6 +269,14 @@ class Augmenter:
         self._shared = first.difference(*others) if others and augmentation.has_custom else set[str]()
         """The fields that all views have once, and a function of whole samples may change."""
         self._rasters = [field for field in fields if field.spec.kind in RASTER_KINDS]
+        sizes = {field.spec.shape[:2] for field in self._rasters}
+        forms = [stages for view in augmentation.views for stages in view.forms]
+        size = sizes.pop() if len(sizes) == 1 and all(stages.only_cuts for stages in forms) else (None,)
+        self._cut_from: Any = None if None in size else size
+        """The size of all rasters where stages only cut them."""
+        self._cuts = [
+            (field, field in self._rasters, [target for target in own if target.name == field.name]) for field in fields
+        ]
 
     def fill(
         self, contents: Mapping[str, Array], values: Mapping[str, Any], cells: Sequence[int], state: ThreadState
@@ -278,6 +287,8 @@ class Augmenter:
             SampleError: They cannot be decoded, or a stage cannot work on them.
             LoaderError: A function imports a module that is not installed.
         """
+        if self._cut_from is not None and self._cut(contents, values, cells, state):
+            return
         row, form, position, augmentation = cells[ROW], cells[FORM], cells[POSITION], self._augmentation
         bytes_of = {name: contents[field.content] for name, field in self._fields.items()}
         sample: dict[str, Any] = {}
@@ -305,6 +316,23 @@ class Augmenter:
         except BuildError as error:
             raise LoaderError(str(error)) from error
 
+    def _cut(
+        self, contents: Mapping[str, Array], values: Mapping[str, Any], cells: Sequence[int], state: ThreadState
+    ) -> bool:
+        """Do what `fill` does where stages only cut rasters; return False if a window exceeds them."""
+        augmentation, form, position, row = self._augmentation, cells[FORM], cells[POSITION], cells[ROW]
+        size: Size = self._cut_from
+        windows = [view.forms[form].window(augmentation.draws(view, position), size) for view in augmentation.views]
+        if not all(window.is_inside(size) for window in windows):
+            return False
+        for field, is_raster, targets in self._cuts:
+            value = self._made(field.name, field.decode(contents[field.content], state))
+            if is_raster:
+                self._check_size(value, [size])
+            for target in targets:
+                target.place(cut(value, windows[target.output.view]) if is_raster else value, values, row)
+        return True
+
     def _size(self, bytes_of: Mapping[str, Array], sample: dict[str, Any], state: ThreadState) -> Size | None:
         """The size of the sample's rasters: by the spec, by a JPEG's header, or of the first one, decoded into `sample`."""
         if not self._rasters:
@@ -329,8 +357,12 @@ class Augmenter:
                 allowed.append((-(-size[0] // reduced), -(-size[1] // reduced)))  # or whole, where it has to be
             elif name not in sample:
                 sample[name] = field.decode(bytes_of[name], state)
-            if field in self._rasters and (own := np.shape(sample[name])[:2]) not in allowed:
-                raise SampleError(f"the rasters of a sample have one height and width, not {size} and {own}")
+            if field in self._rasters:
+                self._check_size(sample[name], allowed)
+
+    def _check_size(self, value: Array, allowed: Sequence[Size | None]) -> None:
+        if (own := np.shape(value)[:2]) not in allowed:
+            raise SampleError(f"the rasters of a sample have one height and width, not {allowed[0]} and {own}")
 
     def _made(self, name: str, value: Any) -> Any:
         """The value of a field after all stages, in its dtype, which is that of its codec."""
