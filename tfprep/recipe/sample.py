@@ -87,7 +87,7 @@ class Stages:
         elif transform := transform or self.transform(draws, size):
             with SampleStage(self.seconds, "geometry"):
                 sample = warp_sample(sample, self.kinds, transform, size=size, reduced=reduced, **self.rules)
-        return self._colored(self._derived(_read_only(sample), draws), draws)
+        return self._colored(self._derived(sample, draws), draws)
 
     def transform(self, draws: Draws, size: Size | None) -> Transform | None:
         """Return all geometry as one transform; None where there is nothing to do, or it is not known ahead (`Custom`)."""
@@ -150,7 +150,7 @@ class Stages:
     def _derived(self, sample: Sample, draws: Draws) -> Sample:
         if not self.derive:
             return sample
-        fields, size = dict(sample), raster_size(sample, self.kinds)
+        fields, size = _read_only(sample), raster_size(sample, self.kinds)
         with (stage := SampleStage(self.seconds, "derive")):
             for stage.field, derived in self.derive.items():
                 generator: Any = draws(f"derive/{stage.field}")
@@ -174,7 +174,7 @@ class Stages:
         if not self.color and not self._policies:
             return sample
         changed = {}
-        for name, image in sample.items():
+        for name, image in _read_only(sample).items():
             if self.kinds.get(name) == "image":
                 with SampleStage(self.seconds, "color", name):
                     changed[name] = apply_colors(image, self._drawn_colors(image, draws))
@@ -214,7 +214,7 @@ def named_steps(stage: str, ops: Sequence[T]) -> Iterator[tuple[str, T]]:
         seen[name] += 1
 
 
-def _read_only(sample: Sample) -> Sample:
+def _read_only(sample: Sample) -> dict[str, Any]:
     """The sample with arrays that a user's function cannot write into: other variants and stored fields share them."""
     fields = dict(sample)
     for name, value in sample.items():

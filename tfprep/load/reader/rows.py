@@ -208,7 +208,7 @@ class Target:
     def _check(self, value: Array, shape: Sequence[int | None]) -> None:
         """Raise SampleError for a value of another shape or type, which a function of the user may have made."""
         sides = zip(shape, value.shape, strict=False)
-        if value.ndim != len(shape) or any(side not in (None, size) for side, size in sides):
+        if value.shape != shape and (value.ndim != len(shape) or any(side not in (None, size) for side, size in sides)):
             raise SampleError(f"'{self.name}' has shape {value.shape}, in the other records it has {tuple(shape)}")
         if value.dtype != self.output.dtype and not np.can_cast(value.dtype, self.output.dtype, "same_kind"):
             raise SampleError(f"'{self.name}' is {value.dtype}, in the other records it is {self.output.dtype}")
