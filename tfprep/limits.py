@@ -136,11 +136,15 @@ def own_processes() -> list[psutil.Process]:
 
 
 def rss() -> int:
-    """Return the resident memory of this process and all below it, in bytes."""
+    """Return the resident memory of this process and all below it, in bytes; on Linux without pages of files, which worker
+    processes map and the system takes back where memory is short."""
     import psutil
 
     total = 0
     for process in own_processes():
-        with contextlib.suppress(psutil.Error):  # a child has ended
-            total += process.memory_info().rss
+        with contextlib.suppress(psutil.Error, OSError):  # a child has ended
+            status = Path(f"/proc/{process.pid}/status")
+            lines = [line.split() for line in status.read_text().splitlines()] if status.exists() else []
+            own = [int(line[1]) << 10 for line in lines if line[0] in ("RssAnon:", "RssShmem:")]
+            total += sum(own) if own else process.memory_info().rss
     return total

@@ -221,7 +221,7 @@ def test_bad_records_are_replaced_as_by_threads(make_dataset):
 
 @pytest.mark.parametrize("field", ["clicks", "image"])
 def test_a_file_that_is_cut_short(make_dataset, field):
-    """The record is an error that says so, and no process dies of it."""
+    """The record is an error that says so. A process that reads it from its mapping ends, and none does after that."""
     made = make_dataset(samples={"train": 400}, shards=1, fields=(field,))
     with stream(tfprep.open(made.path), verify="never", threads=1) as loader:
         batches = without_threads(loader)
@@ -229,7 +229,29 @@ def test_a_file_that_is_cut_short(make_dataset, field):
         os.truncate(next(made.path.glob("*.tfrecord*")), 4096)
         with pytest.raises(RecordError, match="cut short"):
             list(batches)
-        assert not loader.report()["workers"]["deaths"]
+        assert all("killed by SIGBUS (a file was cut short" in death for death in loader.report()["workers"]["deaths"])
+
+
+@pytest.mark.parametrize("fields", [["image", "key"], ["clicks", "key"]])
+def test_all_records_of_a_file_that_is_cut_short_are_bad(make_dataset, fields):
+    """Each process ends once at most; the records of the other shards are delivered as before."""
+    made = make_dataset(samples={"train": 200}, shards=2, fields=("image", "clicks"))
+    options = {"on_bad": "skip", "cache": False, "fields": fields, "training": False, "verify": "never"}
+    data = tfprep.open(made.path)
+    with closing(data.numpy_loader("train", 20, **options, **PROCESSES)) as loader:
+        first = list(without_threads(loader))
+        os.truncate(sorted(made.path.glob("*.tfrecord*-of-*[0-9]"))[1], 4096)
+        second = list(loader)
+        report = loader.report()
+    assert {bad["reason"].partition(":")[0] for bad in report["bad_records"]} == {"cut short"}
+    kept = {key: value for batch in second for key, value in zip(batch["key"], batch[fields[0]], strict=True)}
+    lost = {bad["key"] for bad in report["bad_records"]}
+    before = {key: value for batch in first for key, value in zip(batch["key"], batch[fields[0]], strict=True)}
+    assert kept.keys() == before.keys() - lost
+    assert 50 < len(lost) < 150
+    for key, value in kept.items():
+        assert np.array_equal(value, before[key])
+    assert len(report["workers"]["deaths"]) <= 2 * report["workers"]["processes"]
 
 
 # --- processes that die -------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ fetched ahead, such as a substitute of a bad record, is a request of its own.
 
 from __future__ import annotations
 
+import mmap
 import os
 import resource
 import sys
@@ -14,7 +15,8 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from contextlib import suppress
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,6 +49,13 @@ class _LocalFile:
     def __init__(self, path: Path) -> None:
         self.fd = -1  # for `__del__`, if the next line raises
         self.fd = regular_descriptor(path)
+
+    @cached_property
+    def mapping(self) -> Array | None:
+        """The whole file, uint8 [N], read-only; None where it is empty, or the system does not map it."""
+        with suppress(ValueError, OSError):
+            return np.frombuffer(mmap.mmap(self.fd, 0, prot=mmap.PROT_READ), np.uint8)
+        return None
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         # At the end of the interpreter the name `os` may be gone already, the argument is not.
@@ -115,6 +124,15 @@ class Files:
         if got < size:
             raise self._wrong(number, start, f"cut short: the file holds {got} of {size} bytes")
         return target
+
+    def mapped(self, number: int, start: int, size: int) -> Array | None:
+        """Return bytes of a local file from a mapping, read-only: that takes two thirds of the time of `read`, which copies.
+
+        None where the mapping does not have them. A file that becomes shorter, or a disk that fails, ends the process (SIGBUS):
+        only worker processes use it, whose rows another one reads again.
+        """
+        mapping = self.get(number).mapping
+        return None if mapping is None or start + size > len(mapping) else mapping[start : start + size]
 
     def request(self, number: int, start: int, stop: int) -> Array:
         """Read the bytes [start, stop) of a file at a URL with one request; fewer where the file ends before.

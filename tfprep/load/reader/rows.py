@@ -439,6 +439,8 @@ class RowReader:
     def __init__(self, reading: Reading) -> None:
         self.files, self._announce = Files(reading.paths), reading.announce
         self._may_change = (np.array(reading.imported, bool) & ~self.files.remote).tolist()
+        self.maps = False
+        """True if records whose checksums were compared before are read from mappings (`Files.mapped`)."""
         self.places: list[Place] = []
         self.columns = len(COLUMNS)
         """The number of columns of `Rows`."""
@@ -514,23 +516,28 @@ class RowReader:
                 check_frame(frame, self.files.paths[number], Frame(offset, size), payload_crc=crc)
             contents = {name: frame[cells[at] - offset :][: cells[at + 1]] for name, at in place.spans}
             return contents | {"": frame[HEADER_BYTES:-FOOTER_BYTES]} if place.whole else contents
+        contents = {}
         spans, first, last, wanted = [], offset + size, offset, 0
         for name, at in place.spans:
             start, length = cells[at], cells[at + 1]
             state.bytes_read += length
+            target = None
             if name in place.direct and not self.files.remote[number]:
-                target = values[place.direct[name]][cells[ROW], ...]
-                if length == target.nbytes:
-                    self.files.read(number, start, target.reshape(-1).view(np.uint8))
-                    continue
-            spans.append((name, start, length))
-            first, last, wanted = min(first, start), max(last, start + length), wanted + length
-        if not spans:
-            return {}
-        if last - first <= wanted + GAP_BYTES:  # they are together
+                row = values[place.direct[name]][cells[ROW], ...].reshape(-1).view(np.uint8)
+                target = row if length == len(row) else None
+            mapped = self.files.mapped(number, start, length) if self.maps else None
+            if mapped is not None and target is not None:
+                target[...] = mapped
+            elif mapped is not None:
+                contents[name] = mapped
+            elif target is not None:
+                self.files.read(number, start, target)
+            else:
+                spans.append((name, start, length))
+                first, last, wanted = min(first, start), max(last, start + length), wanted + length
+        if spans and last - first <= wanted + GAP_BYTES:  # they are together
             content = self.files.read(number, first, state.room(last - first, "record"), state.fetched)
-            return {name: content[start - first : start - first + length] for name, start, length in spans}
-        return {
-            name: self.files.read(number, start, state.room(length, f"bytes of {name}"), state.fetched)
-            for name, start, length in spans
-        }
+            return contents | {name: content[start - first : start - first + length] for name, start, length in spans}
+        for name, start, length in spans:
+            contents[name] = self.files.read(number, start, state.room(length, f"bytes of {name}"), state.fetched)
+        return contents

@@ -70,6 +70,7 @@ def open_worker(setup: Setup) -> Work:
     if "bfloat16" in dtypes | {target.output.dtype for target in setup.reading.targets}:
         require_bfloat16()
     memory, reader = MappedMemory(setup.memory), RowReader(setup.reading)
+    reader.maps = not setup.reading.announce  # what is not in the page cache is read in larger pieces
     stop_opencv_threads(setup.reading)
     if "tensorflow" in sys.modules:
         raise ImportError("a codec or an op of this dataset imports TensorFlow, which worker processes do without")
@@ -78,10 +79,11 @@ def open_worker(setup: Setup) -> Work:
     def fill(values: Mapping[str, Any], rows: Rows, state: ThreadState, mark: Mark) -> list[UnreadRow]:
         """Fill rows; one by one after one of them may have ended a process.
 
-        Checksums are compared then, so that a damaged record is found before it is decoded.
+        Checksums are compared then, so that a damaged record is found before it is decoded, and no mapping is read any more.
         """
         if not mark.careful:
             return reader.fill(values, rows, state)
+        reader.maps = False
         unread = [
             UnreadRow(number, f"each process that read it ended: {reason}") for number, reason in mark.lost.items()
         ]
