@@ -17,7 +17,9 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -243,7 +245,7 @@ def _dataset(pipeline: Pipeline, loader: int, steps: int | None) -> tf.data.Data
 
 # --- the end of the interpreter ------------------------------------------------------------------------------------------
 
-LEAVE_S, QUIET_S = 5.0, 0.2
+LEAVE_S, QUIET_S = 10.0, 0.2
 """At exit: how long to wait for TensorFlow's threads to leave Python, and how long none may have been seen before it counts as
 left."""
 
@@ -254,9 +256,20 @@ def _leave() -> None:
     if not _asked_at[0]:
         return
     close_all()
-    end = time.monotonic() + LEAVE_S
-    while time.monotonic() < end and time.monotonic() - _asked_at[0] < QUIET_S:
+    end, seen = time.monotonic() + LEAVE_S, time.monotonic()
+    while (now := time.monotonic()) < end and now - max(seen, _asked_at[0]) < QUIET_S:
         time.sleep(0.01)
+        seen = time.monotonic() if _others_run() else seen
+
+
+def _others_run() -> bool:
+    """Return True if another thread of this process runs, or waits for a processor: on a busy machine it may be on its way to
+    Python for longer than `QUIET_S`. False where the system does not say (Linux does)."""
+    for stat in Path("/proc/self/task").glob("[0-9]*/stat"):
+        with suppress(OSError):  # the thread has ended
+            if stat.parent.name != str(threading.get_native_id()) and stat.read_text().rpartition(") ")[2][0] in "RD":
+                return True
+    return False
 
 
 atexit.register(_leave)
