@@ -256,10 +256,12 @@ def _leave() -> None:
     if not _asked_at[0]:
         return
     close_all()
-    end, seen = time.monotonic() + LEAVE_S, time.monotonic()
-    while (now := time.monotonic()) < end and now - max(seen, _asked_at[0]) < QUIET_S:
+    end, seen = time.monotonic() + LEAVE_S, 0.0
+    while (now := time.monotonic()) < end:
+        seen = now if _others_run() else seen
+        if now - max(seen, _asked_at[0]) >= QUIET_S:
+            break
         time.sleep(0.01)
-        seen = time.monotonic() if _others_run() else seen
 
 
 def _others_run() -> bool:
