@@ -220,6 +220,7 @@ def _dataset(pipeline: Pipeline, loader: int, steps: int | None) -> tf.data.Data
     rows = None if pipeline.schedule.smaller or loses_rows else stop - start
     specs = [spec for output in outputs for spec in _signature(output, rows)]
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator] # there is nothing to convert in it
     def begin(loader: Any) -> Any:
         return tf.ensure_shape(tf.numpy_function(_begin, [loader], tf.int64), ())
 
@@ -228,6 +229,7 @@ def _dataset(pipeline: Pipeline, loader: int, steps: int | None) -> tf.data.Data
         tensors = [tf.ensure_shape(array, spec.shape) for array, spec in zip(arrays, specs, strict=True)]
         return pack(_values(outputs, tensors))
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def batches_of(number: Any) -> tf.data.Dataset:
         count = np.iinfo(np.int64).max if steps is None else steps
         return tf.data.Dataset.range(count).map(lambda _: batch_of(number))
