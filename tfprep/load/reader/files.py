@@ -131,8 +131,11 @@ class Files:
         None where the mapping does not have them. A file that becomes shorter, or a disk that fails, ends the process (SIGBUS):
         only worker processes use it, whose rows another one reads again.
         """
-        mapping = self.get(number).mapping
-        return None if mapping is None or start + size > len(mapping) else mapping[start : start + size]
+        file = self.get(number)
+        if file.mapping is None or start + size > len(file.mapping):
+            return None
+        os.posix_fadvise(file.fd, start, size, os.POSIX_FADV_WILLNEED)  # what is not in memory is not read page by page
+        return file.mapping[start : start + size]
 
     def request(self, number: int, start: int, stop: int) -> Array:
         """Read the bytes [start, stop) of a file at a URL with one request; fewer where the file ends before.
