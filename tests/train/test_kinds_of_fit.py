@@ -23,7 +23,7 @@ def _model(way):
 
 def _callbacks(folder):
     monitor, guard = train.InputMonitor(folder, every_s=0.1), train.RetraceGuard()
-    return monitor, guard, [monitor, train.Watchdog(20), guard]
+    return monitor, guard, [monitor, guard]
 
 
 @pytest.mark.parametrize("way", WAYS)

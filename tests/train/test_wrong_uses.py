@@ -14,10 +14,6 @@ def _watch_a_list(tf, folder):
 
 USES = {
     "a list": (_watch_a_list, r"watch\(\) takes a loader, a tf.data.Dataset or an iterator of batches, got list"),
-    "an array": (
-        lambda tf, folder: list(train.Watchdog(5).watch(np.ones([4, 8]))),
-        r"watch\(\) takes a loader, a tf.data.Dataset or an iterator of batches, got ndarray",
-    ),
     "outside of with": (lambda tf, folder: train.InputMonitor(folder).watch([]), "inside `with InputMonitor"),
     "no seconds": (
         lambda tf, folder: train.InputMonitor(folder, every_s=0),
@@ -30,14 +26,9 @@ USES = {
     "endless seconds": (
         lambda tf, folder: train.InputMonitor(folder, every_s=float("inf")), "every_s is a number of seconds above 0, got inf",
     ),
-    "endless timeout": (lambda tf, folder: train.Watchdog(float("inf")), "timeout_s is a number of seconds above 0, got inf"),
     "a share in percent": (
         lambda tf, folder: train.InputMonitor(folder, wait_share=10),
         r"wait_share is a share of the time, from 0 to 1, got 10; for example 0.1",
-    ),
-    "timeout of 0": (lambda tf, folder: train.Watchdog(0), "timeout_s is a number of seconds above 0, got 0"),
-    "no timeout": (
-        lambda tf, folder: train.Watchdog(None), r"timeout_s is a number of seconds above 0, got None; for example 300",
     ),
     "no warm-up": (lambda tf, folder: train.RetraceGuard(warmup_steps=0), "at least 1, got 0"),
     "unknown action": (lambda tf, folder: train.RetraceGuard(action="stop"), 'action is "raise" or "warn", got'),

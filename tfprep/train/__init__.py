@@ -15,12 +15,11 @@ if TYPE_CHECKING:
     from tfprep.train.isolation import fresh_session, isolated
     from tfprep.train.memory import BatchSize, MemoryReport, find_batch_size, memory_report
     from tfprep.train.monitor.input_monitor import InputMonitor
-    from tfprep.train.monitor.watchdog import Watchdog
     from tfprep.train.profiling import profile
     from tfprep.train.retrace_guard import RetraceGuard
 
 __all__ = [
-    "BatchSize", "InputMonitor", "MemoryReport", "Precision", "RetraceGuard", "Watchdog", "check_batches", "configure_gpu",
+    "BatchSize", "InputMonitor", "MemoryReport", "Precision", "RetraceGuard", "check_batches", "configure_gpu",
     "find_batch_size", "fresh_session", "isolated", "memory_report", "mixed_precision", "profile",
 ]  # fmt: skip
 
@@ -32,7 +31,6 @@ __getattr__, __dir__ = lazy_names(
         "isolation": ["fresh_session", "isolated"],
         "memory": ["BatchSize", "MemoryReport", "find_batch_size", "memory_report"],
         "monitor.input_monitor": ["InputMonitor"],
-        "monitor.watchdog": ["Watchdog"],
         "profiling": ["profile"],
         "retrace_guard": ["RetraceGuard"],
     },

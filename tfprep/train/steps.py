@@ -39,7 +39,7 @@ class Listener(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class Watched:
-    """The input of a training, as `InputMonitor` and `Watchdog` see it.
+    """The input of a training, as `InputMonitor` sees it.
 
     Attributes:
         clock: The waits for input.
@@ -214,7 +214,7 @@ class TrainSteps(Watched):
             try:
                 self._input, self.measured = timed_tensors(iterator, self.clock), True
             except Exception:  # a monitor never ends a training
-                _LOG.exception("InputMonitor and Watchdog: the waits for this input cannot be measured")
+                _LOG.exception("InputMonitor: the waits for this input cannot be measured")
         elif self.timed and keras.backend.backend() != "tensorflow":
             self._input, self.measured = TimedIterator(iterator, self.clock), True
 

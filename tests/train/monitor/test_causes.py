@@ -48,7 +48,7 @@ def _verdict(spent, wait_share=0.1):
 def _stage(name, busy_s):
     from tfprep.train.monitor.pipeline import Stage
 
-    return Stage(name, 0, 0, 1000, busy_s, 0, 1, 1.0)
+    return Stage(name, 0, 0, 1000, busy_s, 0, 1)
 
 
 def _reader(**changes):

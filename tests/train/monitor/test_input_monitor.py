@@ -84,9 +84,7 @@ def test_epochs_of_unknown_length(tf, dense, tmp_path):
     numbers = tf.data.Dataset.from_generator(lambda: iter(range(10)), output_signature=scalar)
     dataset = numbers.map(lambda number: (tf.ones([8]), tf.ones([4]))).batch(4)
     monitor = train.InputMonitor(tmp_path, every_s=60)
-    dense.fit(
-        dataset, epochs=3, verbose=0, shuffle=False, callbacks=[monitor, train.Watchdog(20), train.RetraceGuard()]
-    )
+    dense.fit(dataset, epochs=3, verbose=0, shuffle=False, callbacks=[monitor, train.RetraceGuard()])
     assert monitor.samples[-1].step == 9
     assert monitor.samples[-1].waits is not None
     assert monitor.samples[-1].waits.images == 30
@@ -116,7 +114,7 @@ def test_numpy_arrays_and_a_custom_train_step(tf, tmp_path, eagerly):
     monitor = train.InputMonitor(tmp_path, every_s=60)
     x, y = np.ones([40, 8], "f"), np.zeros([40, 2], "f")
     before = float(tf.reduce_mean(model(x) ** 2))
-    model.fit(x, y, epochs=3, verbose=0, callbacks=[monitor, train.Watchdog(20), train.RetraceGuard()])
+    model.fit(x, y, epochs=3, verbose=0, callbacks=[monitor, train.RetraceGuard()])
     assert float(tf.reduce_mean(model(x) ** 2)) < before
     assert monitor.samples[-1].step == 6
     model.save_weights(tmp_path / "model.weights.h5")
@@ -151,7 +149,7 @@ def test_training_is_the_same_with_and_without_a_monitor(tf, tmp_path):
         history = model.fit(dataset, epochs=3, verbose=0, shuffle=False, callbacks=callbacks)
         return [float(loss) for loss in history.history["loss"]]
 
-    watched = losses([train.InputMonitor(tmp_path, every_s=0.2), train.Watchdog(60), train.RetraceGuard()])
+    watched = losses([train.InputMonitor(tmp_path, every_s=0.2), train.RetraceGuard()])
     assert watched == losses([])
 
 

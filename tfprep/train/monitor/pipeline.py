@@ -16,8 +16,6 @@ from typing import Any
 
 from tfprep.train.backend import is_tensor_iterator
 
-_IN_MEMORY = ("Range", "Tensor", "TensorSlice")
-"""Sources that are in memory."""
 _PYTHON_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 _WITHOUT_MODEL: weakref.WeakSet[Any] = weakref.WeakSet()
 """Iterators for which TensorFlow has no model. It logs an error for each request of one."""
@@ -35,7 +33,6 @@ class Stage:
         busy_s: Seconds spent in its own code, all threads together.
         capacity: Size of its buffer in elements; 0 where it has none.
         parallelism: Threads that it uses, at least 1.
-        per_element: How many elements of the stage before make one of its own; 0 where that is not fixed.
     """
 
     name: str
@@ -45,7 +42,6 @@ class Stage:
     busy_s: float
     capacity: int
     parallelism: int
-    per_element: float
 
     def beside(self, other: Stage) -> Stage:
         """Return the sum of two stages that work at the same time."""
@@ -159,7 +155,6 @@ def stages(iterator: Any) -> tuple[Stage, ...]:
                 busy_s=node.processing_time / 1e9,
                 capacity=parameters.get("buffer_size", 0),
                 parallelism=max(1, parameters.get("parallelism", 1)),
-                per_element=float(node.ratio),
             )
             sibling = by_name.get(stage.name)
             by_name[stage.name] = stage if sibling is None else sibling.beside(stage)
@@ -214,48 +209,3 @@ def counters(loader: Any, source: Any) -> dict[str, float]:
     cached = {f"cache_{name}": cache[name] for name in ("records", "capacity", "of") if name in cache}
     numbers = {**loader.stats, **cached}
     return {name: float(value) for name, value in numbers.items() if isinstance(value, (int, float))}
-
-
-# --- where a pipeline stopped
-
-
-def where_stopped(source: Any, loader: Any) -> str:
-    """Say where the pipeline of an iterator stopped, by the model of tf.data, or by the counters of tfprep's loader."""
-    if now := stages(source):
-        at = " or ".join(f"{stage.name}, which has handed on {stage.produced:,} elements" for stage in stopped(now))
-        lines = [f"stopped in stage {at}"]
-        for stage in now:
-            note = "; it fills for the first time: make it smaller, or timeout_s longer" if stage.fills else ""
-            lines.append(f"  stage {stage.name}: {stage.produced:,} handed on, {stage.elements:,} in its buffer{note}")
-        return "\n".join(lines)
-    if not (count := counters(loader, source)):
-        why = "autotune is off in this pipeline" if is_tensor_iterator(source) else "this is an iterator of Python"
-        return f"which stage stopped is not known, for {why}; the stacks above show where"
-    if ready := count["batches_ready"]:
-        return f"stopped after the loader: {ready:.0f} batches are ready in its reader, and a `.map`, for example, takes none"
-    values = ", ".join(f"{name}={value:g}" for name, value in count.items())
-    return f"stopped in the loader's reader, which has delivered {count['batches']:,.0f} batches\n  {values}"
-
-
-def stopped(now: tuple[Stage, ...]) -> tuple[Stage, ...]:
-    """Return the stage that took elements in and passes none on, nearest to the source; else the source.
-
-    A stage with a fixed ratio works on an element when the stage before has passed on more than it used and holds: a map that
-    received 49 elements and passed on 48 works on one. A fused map and batch that holds a part of a batch either works on it or
-    waits for more. Finished elements in the buffer of the map before it tell; else both it and the source are returned.
-    """
-    fused: tuple[Stage, ...] = ()
-    pairs = list(zip(now[-2::-1], now[:0:-1], strict=True))
-    for stage, before in pairs:
-        # A fused map and batch counts the unfinished batch as an element of its buffer.
-        buffered = 0 if "AndBatch" in stage.kind else stage.elements
-        inside = before.produced - (stage.produced + buffered) * stage.per_element
-        if stage.per_element and inside >= stage.per_element:
-            return (stage,)
-        if "AndBatch" in stage.kind and inside > 0:
-            fused = (stage,) if before.per_element and before.elements else (stage, now[-1])
-    # A source in memory never stops: what comes after it holds less than one element of its own.
-    if now and now[-1].kind in _IN_MEMORY and pairs:
-        holding = (stage for stage, before in pairs if before.produced > stage.produced * stage.per_element)
-        return (next(holding, now[-2]),)
-    return fused or now[-1:]
