@@ -70,6 +70,12 @@ def test_every_command_has_help(succeed, command):
     assert out.startswith(f"Usage: tfprep {command}")
 
 
+def test_dry_run_sends_the_functions_of_a_recipe_that_names_its_data_to_workers(succeed, tmp_path, photos):
+    own = "def identity(image, generator):\n    return image\n\n\nDATA = " + repr(str(photos)) + "\n"
+    (tmp_path / "own.py").write_text(own + RECIPE.replace("store={", "color=[identity],\n    store={"))
+    assert "Expected, from a sample: " in succeed("build", tmp_path / "own.py", "--out", tmp_path / "out", "--dry-run")
+
+
 def test_build_explains_reports_its_work_and_then_that_nothing_is_to_do(run, succeed, recipe, photos, tmp_path):
     order = ("build", recipe, "--data", photos, "--out", tmp_path / "out", "--workers", 1)
     for option in ("--dry-run", "--explain"):

@@ -42,7 +42,7 @@ from tfprep.dataset.names import SHARDS
 from tfprep.errors import BuildError, RecipeError, SourceError
 from tfprep.pool import Pool
 from tfprep.recipe import Recipe
-from tfprep.recipe.file import load_recipe
+from tfprep.recipe.file import load_recipe, recipe_modules
 from tfprep.storage.local import remove_leftovers
 from tfprep.storage.urls import folder_at, is_remote, remove_file, size_of
 from tfprep.units import duration
@@ -388,6 +388,7 @@ class Build:
     def _context(self, plan: Plan) -> BuildContext:
         """Return the argument of `open_work`. A recipe that came from a file is loaded from it again, others are pickled."""
         source: Recipe | Path | bytes = plan.recipe
+        modules: dict[str, str] = {}
         if self.file:
             source = self.file.absolute()
         elif worker_count(self.options):
@@ -401,9 +402,10 @@ class Build:
                 raise RecipeError(
                     f"the recipe holds a function of the script that was started, which no worker imports: {fix}"
                 )
+            modules = recipe_modules(source)
         return BuildContext(
-            source=source, fingerprint=plan.fingerprint, layout=Layout(self.layout.out.absolute(), self.layout.scratch),
-            root=str(self.root.absolute()),
+            source=source, modules=modules, fingerprint=plan.fingerprint, root=str(self.root.absolute()),
+            layout=Layout(self.layout.out.absolute(), self.layout.scratch),
             listing=plan.listing, versions=maker_versions(), train=plan.splits[0], run=self._run,
             stop_at_reject=self.options.on_bad == "fail", hash=self.options.hash,
             reject_warned=self.options.on_warning == "reject",

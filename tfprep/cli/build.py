@@ -204,7 +204,10 @@ def _expected(recipe: Path, data: str | None, samples: int, workers: int | None)
     from tfprep.storage.urls import folder_at
 
     try:
-        nbytes, seconds = expected_build(load_recipe(recipe), folder_at(data or data_root(recipe)), samples, workers)
+        root = folder_at(
+            data or data_root(recipe)
+        )  # it runs the file, too: the functions of the last run can be pickled
+        nbytes, seconds = expected_build(load_recipe(recipe), root, samples, workers)
     except TfprepError as error:  # what is due is known nevertheless
         return None, f"Size and time are not known: a sample cannot be built: {error}"
     line = f"Expected, from a sample: {units.size(nbytes)} in {units.duration(seconds)} on this machine"

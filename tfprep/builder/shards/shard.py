@@ -53,7 +53,7 @@ from tfprep.images import perceptual_hash
 from tfprep.optional import cv2
 from tfprep.pool import NO_ITEM, Mark
 from tfprep.recipe import Recipe
-from tfprep.recipe.file import load_recipe
+from tfprep.recipe.file import import_file, load_recipe
 from tfprep.records import encode
 from tfprep.records.framing import HEADER_BYTES, MOST_RECORD
 from tfprep.sources import Entry, Listing, read_files
@@ -107,6 +107,7 @@ class BuildContext:
 
     Attributes:
       source: The recipe: its file, from which each worker loads it, its pickle, or itself within one process.
+      modules: The files of recipes whose functions a pickle refers to, by the name of their module.
       fingerprint: The recipe's.
       layout: The folders of the build.
       root: The folder of the raw files, or its URL.
@@ -120,6 +121,7 @@ class BuildContext:
     """
 
     source: Recipe | Path | bytes
+    modules: Mapping[str, str]
     fingerprint: str
     layout: Layout
     root: str
@@ -138,6 +140,8 @@ class BuildContext:
         if isinstance(self.source, Recipe):
             recipe = self.source
         else:
+            for name, file in self.modules.items():
+                import_file(Path(file), name)
             recipe = load_recipe(self.source) if isinstance(self.source, Path) else pickle.loads(self.source)
         recipe.check_files()
         if recipe.fingerprint() != self.fingerprint:
