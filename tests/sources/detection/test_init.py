@@ -26,6 +26,7 @@ from tfprep.dataset import index_tfrecords
 from tfprep.errors import SourceError
 from tfprep.recipe.file import data_root, load_recipe
 from tfprep.recipe.template import recipe_text, recognized
+from tfprep.sources.detection import pictures
 from tfprep.sources.detection.detect import NotRecognized, detect
 
 NAMES = [f"{n:02}" for n in range(12)]
@@ -209,6 +210,18 @@ def test_damaged_dicom_is_no_traceback(tmp_path):
     shutil.copy(pydicom.data.get_testdata_file("badVR.dcm"), tmp_path / "raw/bad.dcm")
     with pytest.raises(SourceError, match=r"none of 1 samples .* bad.dcm"):
         detect(tmp_path / "raw")
+
+
+def test_the_colors_of_a_file_are_counted_once_however_many_folders_have_its_name(tmp_path, monkeypatch):
+    counted = []
+    monkeypatch.setattr(pictures, "has_few_colors", lambda data: counted.append(hash(data)))
+    for n in range(8 * 3):
+        save(
+            tmp_path / f"{'abcdefgh'[n % 8]}/{n // 8}.png",
+            np.random.default_rng(n).integers(0, 256, (24, 24, 3)).astype(np.uint8),
+        )
+    detect(tmp_path)
+    assert len(counted) == len({*counted}) == 24
 
 
 def test_pipes_are_not_opened(tmp_path):

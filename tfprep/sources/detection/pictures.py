@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache, partial
 from itertools import islice
 from math import prod
 from statistics import median
@@ -55,10 +56,9 @@ def masks(files: Files) -> Iterator[Reading]:
         ends = ("color.png", "instanceIds.png", "labelTrainIds.png", "instanceTrainIds.png", "polygons.json")
         yield Reading("masks", cityscapes(), tuple(f"gtFine/**/*_gtFine_{end}" for end in ends))
         return
+    few_colors = cache(partial(_few_colors, files))  # n class folders with the same names of files are n² pairs
     for pair in files.pairs:
-        images_drawn, drawn = (
-            [_few_colors(files, path) for path in paths] for paths in zip(*pair.files[:_OPENED], strict=True)
-        )
+        images_drawn, drawn = ([*map(few_colors, paths)] for paths in zip(*pair.files[:_OPENED], strict=True))
         stems = {os.path.splitext(pattern)[0] for pattern in (pair.image, pair.other)}
         named = len(stems) == 1 or says_masks(pair.other, pair.image)  # `a.jpg` and `a.png`
         lossy = named and not any(drawn) and pair.other.endswith((".jpg", ".jpeg"))
