@@ -125,3 +125,15 @@ def test_empty_classes_splits_and_fields_are_named(tmp_path):
         "label: 2 of 3 classes have no label in 'val': a, c",
         "kinds: no sample of 'val' has a label of any class",
     ]
+
+
+def test_a_split_with_another_share_than_asked_is_named(tmp_path):
+    for n in range(4):
+        Image.new("RGB", (16, 12)).save(tmp_path / f"patient1_{n}.png")
+    splits = sources.Fractions(train=0.5, val=0.5, group_by=r"(patient\d)_")
+    recipe = Recipe(name="few", source=sources.Folder("**", splits=splits), store={"image": codecs.Png()})
+    events = []
+    tfprep.build(recipe, tmp_path / "out", tmp_path, options=BuildOptions(workers=0), on_event=events.append)
+    empty = ({"train", "val"} - {*tfprep.open(tmp_path / "out").splits}).pop()
+    text = f"the split {empty!r} has 0% of the samples, and Fractions asks for 50%"
+    assert [event.text.split(":")[0] for event in events if event.name == "empty"] == [text]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tfprep.builder.receipts import Receipt
@@ -77,6 +77,16 @@ def notes_on_build(receipts: Sequence[Receipt], manifest: Manifest, before: Mani
             f"the split {name!r} is gone: the raw data has no sample of it any more; the version before has it"
         )
     return lines
+
+
+def other_shares(manifest: Manifest) -> Iterator[str]:
+    """Say which splits have less than half, or more than twice, of the samples that the recipe's `Fractions` ask for."""
+    asked, total = manifest.recipe["source"].get("splits"), sum(split.samples for split in manifest.splits.values())
+    for name in ("train", "val", "test") if isinstance(asked, dict) and total else ():
+        share = manifest.splits[name].samples / total if name in manifest.splits else 0.0
+        if not asked[name] / 2 <= share <= 2 * asked[name]:
+            rule = "shares are uneven where keys or groups are few; another seed= of Fractions divides them otherwise"
+            yield f"the split {name!r} has {share:.0%} of the samples, and Fractions asks for {asked[name]:.0%}: {rule}"
 
 
 def empty_parts(manifest: Manifest) -> list[str]:

@@ -330,13 +330,13 @@ class Build:
         self, folder: Path, manifest: Manifest, plan: Plan, receipts: Sequence[Receipt], before: Manifest | None
     ) -> None:
         """Write the report of a version into its folder before it is published, and say what is missing in the data."""
-        from tfprep.builder.report import empty_parts, notes_on_build, write_report
+        from tfprep.builder.report import empty_parts, notes_on_build, other_shares, write_report
 
         seconds, samples = time.monotonic() - self.started, sum(self._built.values())
         notes = notes_on_build(receipts, manifest, before if self.options.limit is None else None)
         for line in notes:
             self.log_event("warning", line)
-        for line in empty_parts(manifest):
+        for line in [*empty_parts(manifest), *(other_shares(manifest) if self.options.limit is None else ())]:
             self.log_event("empty", line)
         if fault := write_report(folder, manifest, receipts, seconds, samples, plan.listing.tally, notes):
             self.log_event("report", fault)
