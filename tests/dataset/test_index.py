@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pyarrow as pa
@@ -9,12 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import tfprep
+from tests.storage.server import copied_to_memory
 from tfprep.dataset import index_tfrecords, open_dataset
 from tfprep.dataset.index import write_index
 from tfprep.dataset.names import INDEX, LOCATIONS
 from tfprep.dataset.verify import verify
 from tfprep.errors import DatasetError
 from tfprep.records import encode, frame
+from tfprep.storage.urls import _ObjectFile
 
 
 @pytest.fixture
@@ -128,6 +131,21 @@ def test_rows_say_what_the_index_says(placed, make_dataset):
     for fields, size in ((["image"], 24), (["label"], 32)):  # a multiple of 8 bytes
         path = make_dataset(fields[0], samples={"train": 3}, fields=fields).path
         assert (path / LOCATIONS).stat().st_size == 3 * size
+
+
+def test_an_index_at_a_url_is_read_by_the_thread_that_asks(placed, monkeypatch):
+    """A thread of Arrow that lets go of a Python object while the program ends aborts it."""
+    readers = set()
+
+    def readinto(file, target, *, read=_ObjectFile.readinto):
+        readers.add(threading.get_ident())
+        return read(file, target)
+
+    monkeypatch.setattr(_ObjectFile, "readinto", readinto)
+    data = open_dataset(copied_to_memory(placed.path))
+    for split, variant in (("val", 0), ("train", 2)):
+        assert data.index(split, variant).equals(open_dataset(placed.path).index(split, variant))
+    assert readers == {threading.get_ident()}
 
 
 def test_a_shard_is_checked_when_it_is_first_used(placed):
