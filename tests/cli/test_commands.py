@@ -94,6 +94,8 @@ def test_build_explains_reports_its_work_and_then_that_nothing_is_to_do(run, suc
     assert "Built 40 samples" in out
     out = succeed(*order)
     assert "up to date" in out
+    os.utime(next(photos.rglob("*.jpg")), (0, 0))
+    assert "samples would be built; files that changed are compared by content first)" in succeed(*order, "--explain")
     summary = json.loads(run(*order, "--json")[1])
     assert summary["samples"] == 40
     assert summary["splits"]["train"]["variants"] == 2

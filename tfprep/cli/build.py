@@ -189,7 +189,11 @@ def _explain(
 
     states = plan_build(recipe, out, data or data_root(recipe), **options)
     samples = sum(state.samples for state in states if not state.up_to_date)
-    built = f" ({units.number(samples, 'sample')} would be built)" if samples else ""
+    # A build compares the content of files of other times first, which would take as long here as reading them.
+    most, later = (
+        ("up to ", "; files that changed are compared by content first") if any(s.changed for s in states) else ("", "")
+    )
+    built = f" ({most}{units.number(samples, 'sample')} would be built{later})" if samples else ""
     expected, line = _expected(recipe, data, samples, workers) if samples and with_size else (None, "")
     shards = [asdict(state) for state in states]
     lines = [explain(states) + built, *([line] if line else [])]

@@ -52,7 +52,7 @@ PARTLY = 0.5
 OPS = 3
 """Raised with each change of what an op, a derived input or a decoder makes of the same input."""
 _WHY = {
-    "fingerprint": "; the dataset was built again, or its files differ",
+    "fingerprint": "; the dataset was built again, or its files differ: tfprep.open(..., version=N) opens an earlier version",
     "added": "; these fields were computed again meanwhile, by another model or from other samples",
     "selection": "; the fold, the mix, or what where and balance find differ",
     "rules": "; fill, border, min_visible, flip_indices, the number of classes or the declared fields of the dataset differ, or "
