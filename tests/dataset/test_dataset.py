@@ -3,16 +3,18 @@
 import json
 import shutil
 import warnings
+from dataclasses import replace
 
 import cv2
 import numpy as np
 import pytest
+from PIL import ImageDraw
 
 from tests.damage import flip
 from tests.dataset.conftest import LABELS
 from tests.examples import read_records
 from tfprep import codecs
-from tfprep.dataset import open_dataset
+from tfprep.dataset import Dataset, open_dataset
 from tfprep.errors import DatasetError, RecordError
 from tfprep.inspect.sheet import class_colors, contact_sheet, marked_image
 from tfprep.records import format_index
@@ -239,3 +241,18 @@ def test_boxes_have_the_color_of_their_class_and_the_sheet_its_name(make_dataset
     marked = marked_image(data, next(data.samples("train")))
     assert (marked[4, 4:20] == class_colors([1])).all()
     assert (marked[6, 30:44] == class_colors([2])).all()
+
+
+def test_the_legend_says_which_of_two_fields_has_a_class(make_dataset, monkeypatch):
+    def make(rng, number):
+        return dict.fromkeys(("mask", "parts"), np.eye(24, 32, dtype=np.uint8))
+
+    kinds, codec = dict.fromkeys(("mask", "parts"), "mask"), dict.fromkeys(("mask", "parts"), codecs.Raw())
+    made = make_dataset(samples={"train": 1}, fields=("mask", "parts"), make=make, kinds=kinds, codec=codec)
+    manifest = replace(
+        open_dataset(str(made.path)).manifest, classes={"mask": ("ground", "leaf"), "parts": ("leaf", "stem")}
+    )
+    words = []
+    monkeypatch.setattr(ImageDraw.ImageDraw, "text", lambda pen, place, text, *rest: words.append(text))
+    contact_sheet(Dataset(made.path, manifest), "train")
+    assert words[-4:] == ["mask ground", "mask leaf", "parts leaf", "parts stem"]

@@ -10,6 +10,7 @@ import tfprep
 from tests.commands import status_of
 from tests.docs import pages
 from tests.photos import write_photos
+from tfprep import augment
 from tfprep.load.options import LoaderOptions
 
 keras = pytest.importorskip("keras")
@@ -57,6 +58,10 @@ def test_the_page_about_predictions(names, monkeypatch):
         assert label == names["photos"].class_names[sample["label"]]
     assert names["scores"].shape == (8, 3)
     assert names["matrix"].sum() == 8
+    matrix = augment.Resize(64, 96, pad=True)((333, 77), None).matrix
+    ends = (matrix @ np.array([[10, 30], [50, 200], [1, 1]])).T[:, :2]  # the corners of a box on the photo, moved
+    box = names["on_photo"](ends.reshape(1, 4), (333, 77), (64, 96))
+    np.testing.assert_allclose(box, [[10, 50, 30, 200]])
     Path("recipe.py").write_text(pages.RECIPE.replace("{split}/", ""))
     Path("new.py").write_text(recipe)
     write_photos(Path("new_photos"), 4, "{number}.png")

@@ -58,7 +58,7 @@ class Zstd(Arrays):
 
     def __post_init__(self) -> None:
         if isinstance(self.level, bool) or self.level not in range(1, 10):
-            raise RecipeError(f"Zstd(level=...) is from 1 to 9, not {self.level!r}")
+            raise RecipeError(f"Zstd(level=...) is from 1 to 9, not {self.level!r}; a type is Zstd(dtype=...)")
         check_dtype(self, self.dtype)
 
     def encode(self, value: Any) -> Mapping[str, Feature]:

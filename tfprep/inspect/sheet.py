@@ -70,7 +70,12 @@ def contact_sheet(
             lines = [[panel for panels in lines for panel in panels]]
         rows += lines
         words += [_words(data, key, read[0][n]), *([] for _ in lines[1:])]
-    return _draw(f"{data.name}, {split}", rows, words, panel_px, [(name, number) for _, number, name in legend])
+    several = len({field for field, *_ in legend}) > 1  # numbers of two fields mean different classes
+    names = [
+        (f"{field} {name}" if several and name != f"{field} {number}" else name, number)
+        for field, number, name in legend
+    ]
+    return _draw(f"{data.name}, {split}", rows, words, panel_px, names)
 
 
 # --- panels ---------------------------------------------------------------------------------------------------------

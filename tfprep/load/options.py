@@ -234,7 +234,7 @@ class LoaderOptions:
     where: Where | None = field(default=None, metadata=_rules(decides="order"))
     """An expression over the index that selects samples (see `tfprep.load.order.where`)."""
     balance: str | None = field(default=None, metadata=_rules(decides="order"))
-    """A column of the index such as "label": each of its values equally often in every epoch."""
+    """A column of the index such as "label": each of its values equally often in every epoch (of several classes, the rarest)."""
     weights: Any = field(default=None, metadata=_rules(decides="order"))
     """How often samples are drawn, by class ({"cat": 2, "dog": 1}) or one number per sample."""
     start_step: int | Mapping[str, Any] = field(default=0, metadata=_rules(_step_or_state, decides="part"))

@@ -253,5 +253,5 @@ def _values(table: RecordTable, rows: Numbers | None, name: str, several: bool =
         chosen = values if rows is None else values[rows]
         return rarest_classes([numbers.tolist() for numbers in chosen])
     if values.dtype == object and len(values) and not isinstance(values[0], str):
-        raise LoaderError(f"the samples have several values of {name!r} each; balance and weights need one")
+        raise LoaderError(f"the samples have several values of {name!r} each; give weights= a number for each sample")
     return values if rows is None else values[rows]
