@@ -277,8 +277,8 @@ def _raster(array: Array, mask: bool, view: _View, border: Border, fill: Fill | 
     if fill is None and border == "constant" and view.uncovers:
         rule = "the geometry shows pixels outside of the image, and no number is known for them in this"
         raise SampleError(
-            f"{rule} {'mask' if mask else 'map'}; write fill={{'mask': 255}} into the recipe, by the name of the field, or "
-            "border='reflect'"
+            f"{rule} {'mask' if mask else 'map'}; name the field and a number in the recipe's fill, as in fill={{'mask': 255}}, "
+            "or write border='reflect'"
         )
     values = _filling(fill, array.dtype) if fill else np.zeros((), array.dtype)  # one value, or one per channel
     if values.ndim and values.shape != array.shape[2:]:
