@@ -10,9 +10,10 @@ from PIL import Image
 from tests.photos import write_photos
 from tfprep import Recipe, augment, codecs, derive, sources
 from tfprep.bench import forms
-from tfprep.bench.forms import Built, Form, _predict, compare_forms, expected_build, forms_of
+from tfprep.bench.forms import Built, Form, FormTable, Prediction, _predict, compare_forms, expected_build, forms_of
 from tfprep.bench.rounds import Budget
 from tfprep.builder import BuildOptions, build
+from tfprep.cli.measure import _form_lines
 from tfprep.errors import SourceError, TfprepError
 
 PHOTOS = Recipe(
@@ -113,6 +114,12 @@ def test_the_time_of_a_build_grows_with_its_samples():
     predicted = _predict(built, 50.0, Counter(train=1000, val=200))
     assert (predicted.disk_bytes, predicted.build_s) == (12_000, 3.0 + 0.5 * 1200 / 2)
     assert predicted.images_per_s == pytest.approx(50.0)
+
+
+def test_a_form_that_is_larger_than_the_memory_is_noted():
+    for disk_bytes, noted in ((1e3, 0), (1e18, 1)):
+        table = FormTable(10, 10, (Prediction("raw", 50.0, disk_bytes, 1.0),), {}, "")
+        assert sum("at most at the rate of the disk" in line for line in _form_lines(table)) == noted
 
 
 def test_derived_inputs_are_loaded_with_those_computed_at_load(tmp_path, monkeypatch):

@@ -1,7 +1,5 @@
 """Measurements: what is counted, in which order candidates run, and how ratios are taken. No test depends on a rate."""
 
-import ctypes
-import mmap
 import os
 import subprocess
 import time
@@ -12,7 +10,6 @@ import pytest
 
 from tfprep.bench import machine
 from tfprep.bench import rounds as measuring
-from tfprep.bench.machine import file_system
 from tfprep.bench.rounds import (
     Budget,
     Candidate,
@@ -172,29 +169,6 @@ def test_the_measurement_begins_when_the_cache_is_full(monkeypatch, most, settle
     filling = Filling(most)
     assert measure(Candidate("cached", lambda: filling), SHORT).settled == settled
     assert filling.held == 300 or not settled
-
-
-def cached_pages(path):
-    """The pages of a file that are in memory, by mincore(2), and all of them."""
-    size = path.stat().st_size
-    flags = (ctypes.c_ubyte * -(-size // mmap.PAGESIZE))()
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE) as mapped:
-        address = np.frombuffer(mapped, np.uint8).ctypes.data
-        assert not ctypes.CDLL(None).mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), flags)
-    return sum(flag & 1 for flag in flags), len(flags)
-
-
-def test_a_dropped_file_is_not_in_the_page_cache(tmp_path):
-    path = tmp_path / "file"
-    with path.open("wb") as file:
-        file.write(os.urandom(1 << 20))
-        file.flush()
-        os.fsync(file.fileno())  # Pages that are not yet on disk cannot be dropped.
-    assert cached_pages(path) == (256, 256)
-    machine.drop_cache([path])
-    if file_system(tmp_path) in ("tmpfs", "overlay"):
-        pytest.skip("a file in memory cannot leave it")
-    assert cached_pages(path) == (0, 256)
 
 
 def test_this_machine(tmp_path):

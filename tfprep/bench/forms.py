@@ -4,7 +4,7 @@ After PRESTO (Isenko et al., "Where Is My Training Bottleneck? Hidden Trade-Offs
 SIGMOD 2022): the choice of steps to do ahead trades throughput against disk and preparation time, and the best choice is found
 by measuring, not by a rule. The samples are loaded in turns. The predictions for the whole dataset are
 
-- images/s: the measured rate; if the dataset does not fit into memory, at most the rate of the disk;
+- images/s: the measured rate, with the sample in memory;
 - disk: the bytes per sample times the number of samples;
 - build: the time outside of shards, plus that of all samples divided by the number of workers.
 """
@@ -12,27 +12,23 @@ by measuring, not by a rule. The samples are loaded in turns. The predictions fo
 from __future__ import annotations
 
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tfprep.bench.machine import drop_cache
 from tfprep.bench.rounds import Budget, Candidate, compare, measure
 from tfprep.bench.training import loader_candidate
 from tfprep.builder import BuildEvent, BuildOptions, build
 from tfprep.codecs import Codec, Jpeg, Original, Png, Raw, Zstd
 from tfprep.errors import BuildError, DatasetError, LoaderError, RecipeError, SourceError
 from tfprep.fields import RASTER_KINDS, Kind
-from tfprep.limits import memory_limit, usable_cpus
+from tfprep.limits import usable_cpus
 from tfprep.load import Data
 from tfprep.load import open as open_data
 from tfprep.recipe import Recipe
 
-IN_MEMORY = 0.6
-"""A dataset below this share of the memory is assumed to stay in the page cache."""
 _EXPECTED_SAMPLES = 32
 _BUDGET = Budget(3, 1.0, 0.5, 2)
 _IMAGES_AS: dict[str, Codec] = {"JPEG 95": Jpeg(95), "JPEG 85": Jpeg(85), "PNG": Png(), "Zstd": Zstd(), "raw": Raw()}
@@ -238,13 +234,5 @@ def _predict(built: Built, images_per_s: float, counts: Counter[str]) -> Predict
     splits = built.data.splits
     each = {name: info.bytes / info.samples for name, info in splits.items() if info.samples}
     disk = sum(count * each.get(name, built.bytes / built.samples) for name, count in counts.items())
-    seconds = 1 / images_per_s
-    if disk >= IN_MEMORY * memory_limit():
-        files = [built.data.shard_path(file) for info in splits.values() for of in info.files for file in of]
-        drop_cache(files)
-        started = time.perf_counter()
-        nbytes = sum(len(path.read_bytes()) for path in files)
-        records = sum(info.samples * info.variants for info in splits.values())
-        seconds = max(seconds, (time.perf_counter() - started) / max(1, nbytes) * built.bytes / records)
     build_s = built.fixed_s + built.sample_s * counts.total() / built.workers
-    return Prediction(built.form.name, 1 / seconds, disk, build_s)
+    return Prediction(built.form.name, images_per_s, disk, build_s)

@@ -8,7 +8,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -72,18 +72,6 @@ def file_system(folder: Path) -> str:
     path = folder.resolve()
     mounts = [part for part in psutil.disk_partitions(all=True) if path.is_relative_to(part.mountpoint)]
     return str(max(mounts, key=lambda part: len(part.mountpoint)).fstype) if mounts else "unknown"
-
-
-def drop_cache(paths: Iterable[Path]) -> None:
-    """Ask the system to drop these files from the page cache, so that the next read comes from the disk."""
-    if not hasattr(os, "posix_fadvise"):
-        return
-    for path in paths:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(descriptor)
 
 
 # --- `tfprep doctor`

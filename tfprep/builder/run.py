@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import secrets
+import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
@@ -42,7 +43,7 @@ from tfprep.dataset.names import SHARDS
 from tfprep.errors import BuildError, RecipeError, SourceError
 from tfprep.pool import Pool
 from tfprep.recipe import Recipe
-from tfprep.recipe.file import load_recipe, recipe_modules
+from tfprep.recipe.file import load_recipe
 from tfprep.storage.local import remove_leftovers
 from tfprep.storage.urls import folder_at, is_remote, remove_file, size_of
 from tfprep.units import duration
@@ -402,7 +403,8 @@ class Build:
                 raise RecipeError(
                     f"the recipe holds a function of the script that was started, which no worker imports: {fix}"
                 )
-            modules = recipe_modules(source)
+            named = [name for name in sys.modules if name.startswith("tfprep_recipe_") and name.encode() in source]
+            modules = {name: os.path.abspath(str(sys.modules[name].__file__)) for name in named}
         return BuildContext(
             source=source, modules=modules, fingerprint=plan.fingerprint, root=str(self.root.absolute()),
             layout=Layout(self.layout.out.absolute(), self.layout.scratch),

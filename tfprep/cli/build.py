@@ -189,10 +189,8 @@ def _explain(
 
     states = plan_build(recipe, out, data or data_root(recipe), **options)
     samples = sum(state.samples for state in states if not state.up_to_date)
-    # A build compares the content of files of other times first, which would take as long here as reading them.
-    most, later = (
-        ("up to ", "; files that changed are compared by content first") if any(s.changed for s in states) else ("", "")
-    )
+    changed = any(state.changed for state in states)  # by size or time; the content is known to a build only
+    most, later = ("up to ", "; files that changed are compared by content first") if changed else ("", "")
     built = f" ({most}{units.number(samples, 'sample')} would be built{later})" if samples else ""
     expected, line = _expected(recipe, data, samples, workers) if samples and with_size else (None, "")
     shards = [asdict(state) for state in states]
@@ -208,9 +206,7 @@ def _expected(recipe: Path, data: str | None, samples: int, workers: int | None)
     from tfprep.storage.urls import folder_at
 
     try:
-        root = folder_at(
-            data or data_root(recipe)
-        )  # it runs the file, too: the functions of the last run can be pickled
+        root = folder_at(data or data_root(recipe))  # before load_recipe: functions of the last run can be pickled
         nbytes, seconds = expected_build(load_recipe(recipe), root, samples, workers)
     except TfprepError as error:  # what is due is known nevertheless
         return None, f"Size and time are not known: a sample cannot be built: {error}"

@@ -18,6 +18,7 @@ from tfprep.cli import text
 from tfprep.cli.options import EXIT_CHECK_FAILED, PATH, POSITIVE, html_option, json_option, named, option, share
 from tfprep.cli.quiet import start_tensorflow
 from tfprep.errors import LoaderError
+from tfprep.limits import memory_limit
 from tfprep.optional import require_package
 
 if TYPE_CHECKING:
@@ -170,6 +171,8 @@ def _form_lines(forms: FormTable) -> Iterator[str]:
     yield text.table([("form", "images/s", "disk", "build"), *rows])
     yield "The smallest form that is faster than your training step is the one to store."
     yield from (f"left out: {name}: {why}" for name, why in forms.left_out.items())
+    if any(prediction.disk_bytes > memory_limit() for prediction in forms.predictions):
+        yield "note: a form that is larger than the memory is read at most at the rate of the disk"
     if forms.busy:
         yield f"note: {forms.busy}"
 

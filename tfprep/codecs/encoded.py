@@ -118,10 +118,8 @@ class Jpeg(Codec):
     def encode(self, value: Any) -> Mapping[str, Feature]:
         if value.dtype != np.uint8 or value.ndim != 3 or value.shape[2] not in (1, 3):
             rule = f"JPEG holds uint8 [H, W, 3] or [H, W, 1], not {value.dtype} {list(value.shape)}"
-            fix = "to='uint8'" if value.dtype != np.uint8 else "background=(255, 255, 255)"
-            raise SampleError(
-                f"{rule}; use Zstd(), Png() or Raw(), or let the source make 8-bit RGB of it (sources.Pixels({fix}))"
-            )
+            fix = "make 8-bit RGB of it (sources.Pixels(background=(255, 255, 255)), or to='uint8' of 16 bits)"
+            raise SampleError(f"{rule}; use Zstd(), Png() or Raw(), or {fix}")
         return {"": images.encode_jpeg(value, self.quality, self.subsampling)}
 
     def decode(self, feature: Any, spec: FieldSpec, shape: tuple[int, ...] | None = None) -> Array:

@@ -142,11 +142,10 @@ def read_index(
             )
         if first is not None:
             groups = groups[: np.searchsorted(np.cumsum(counts), first) + 1]
-        # At a URL in this thread, and in the order of the file: where a thread of Arrow lets go of a Python object while the
+        # In the order of the file, and at a URL in this thread: where a thread of Arrow lets go of a Python object while the
         # program ends, it aborts the program ("terminate called without an active exception").
-        remote = is_remote(path)
-        parts = [[group] for group in groups] if remote and groups else [groups]
-        tables = [file.read_row_groups(part, columns=columns, use_threads=not remote) for part in parts]
+        threads, parts = not is_remote(path), [[group] for group in groups] or [groups]
+        tables = [file.read_row_groups(part, columns=columns, use_threads=threads) for part in parts]
         table = pa.concat_tables(tables).slice(0, first)
     values = None if manifest.imported is None else dict[str, pa.DataType]()
     expected = schema(list(manifest.fields), label_type(manifest.fields), values)
@@ -162,11 +161,8 @@ def read_index(
 def _opened(path: Path, fix: str) -> Iterator[pq.ParquetFile]:
     """Open an index; DatasetError, also where it is read inside, if it is missing or damaged, or memory cannot be had."""
     try:
-        if not is_remote(path):
-            with pq.ParquetFile(path.absolute(), memory_map=True) as file:
-                yield file
-            return
-        with open_file(path) as remote, pq.ParquetFile(remote, pre_buffer=False) as file:
+        source = open_file(path) if is_remote(path) else path.absolute()
+        with pq.ParquetFile(source, memory_map=True, pre_buffer=False) as file:
             yield file
     except FileNotFoundError:
         raise DatasetError(f"{path} is missing; {fix}") from None

@@ -70,12 +70,7 @@ def contact_sheet(
             lines = [[panel for panels in lines for panel in panels]]
         rows += lines
         words += [_words(data, key, read[0][n]), *([] for _ in lines[1:])]
-    several = len({field for field, *_ in legend}) > 1  # numbers of two fields mean different classes
-    names = [
-        (f"{field} {name}" if several and name != f"{field} {number}" else name, number)
-        for field, number, name in legend
-    ]
-    return _draw(f"{data.name}, {split}", rows, words, panel_px, names)
+    return _draw(f"{data.name}, {split}", rows, words, panel_px, [(name, number) for _, number, name in legend])
 
 
 # --- panels ---------------------------------------------------------------------------------------------------------
@@ -121,7 +116,7 @@ def _drawn_classes(data: Dataset, sample: Mapping[str, Any]) -> Iterator[tuple[s
         if field:
             classes = data.manifest.classes.get(field, ())
             for number in np.unique(np.asarray(sample[field])).tolist():
-                yield field, number, classes[number] if 0 <= number < len(classes) else f"{field} {number}"
+                yield field, number, f"{field} {classes[number] if 0 <= number < len(classes) else number}"
 
 
 def _labels_of(fields: Mapping[str, FieldSpec], sample: Mapping[str, Any], boxes: str) -> str:

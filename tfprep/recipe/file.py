@@ -74,12 +74,6 @@ def data_root(path: Path) -> Path:
     return folder if is_remote(folder) else path.parent / folder
 
 
-def recipe_modules(pickled: bytes) -> dict[str, str]:
-    """Return the files of recipes whose functions or classes a pickle refers to, by the name of their module."""
-    names = [name for name in sys.modules if name.startswith("tfprep_recipe_") and name.encode() in pickled]
-    return {name: os.path.abspath(str(sys.modules[name].__file__)) for name in names}
-
-
 def _module_name(path: Path, what: str = "recipe") -> str:
     """Return a name that no other file has: two recipes of one process may be `recipe.py` in two folders."""
     return f"tfprep_{what}_{path.stem}_{blake2b(bytes(path.resolve()), digest_size=4).hexdigest()}"

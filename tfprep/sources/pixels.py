@@ -127,8 +127,7 @@ class PixelDecoder:
                 raise SampleError(f"there is no channel {max(options.channels)}: the image has {array.shape[2]}")
             array = array[:, :, list(options.channels)]
         if array.dtype.kind == "f" and not np.isfinite(array).all():
-            rule = "the image holds NaN or infinity, which its file does not mark as no data"
-            raise SampleError(f"{rule}: nodata= does not fill them; write numbers in their place")
+            raise SampleError("the image holds NaN or infinity, not marked as no data; write numbers in their place")
         numbers = numbers._replace(pixels=array)
         if options.to is None or options.to == "float32":
             return np.ascontiguousarray(numbers.upside().astype(options.to or array.dtype, copy=False))

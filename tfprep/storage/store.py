@@ -267,9 +267,7 @@ class Store:
         if conditional and ("status code: 501" in str(error) or "<Code>NotImplemented" in str(error)):
             return StorageError(f"{url} cannot be written on a condition: {reason}; {_NO_CONDITIONS}")
         if _is_missing(error):
-            return StorageError(
-                f"{url} does not exist in its store; check {checks}; tfprep clean --remove removes older versions"
-            )
+            return StorageError(f"{url} does not exist in its store; check {checks}, or if tfprep clean removed it")
         if type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError"):
             return StorageError(f"{url} {what}: the store refuses these credentials (403 or 401); check {variables}")
         if _METADATA_SERVER in reason:  # where a machine of the cloud asks for credentials; others have no such server
