@@ -403,8 +403,8 @@ class Build:
                 raise RecipeError(
                     f"the recipe holds a function of the script that was started, which no worker imports: {fix}"
                 )
-            ours = [name for name in list(sys.modules) if name.startswith("tfprep_recipe_")]  # other threads may import
-            modules = {name: os.path.abspath(str(sys.modules[name].__file__)) for name in ours if name.encode() in source}
+            ours = [name for name in list(sys.modules) if name.startswith("tfprep_recipe_") and name.encode() in source]
+            modules = {name: os.path.abspath(str(sys.modules[name].__file__)) for name in ours}
         return BuildContext(
             source=source, modules=modules, fingerprint=plan.fingerprint, root=str(self.root.absolute()),
             layout=Layout(self.layout.out.absolute(), self.layout.scratch),
