@@ -54,7 +54,7 @@ def test_the_page_about_predictions(names, monkeypatch):
     for sample, (key, label, *scores) in zip(names["photos"].random_access("val"), lines, strict=True):
         expected = names["model"].predict_on_batch(sample["image"][None])[0]
         for predicted in (np.array(scores, float), names["predicted"][key]):
-            np.testing.assert_allclose(predicted, expected, rtol=1e-4)
+            np.testing.assert_allclose(predicted, expected, rtol=1e-4, atol=0.01)  # of sums of 2,304 products up to 255
         assert label == names["photos"].class_names[sample["label"]]
     assert names["scores"].shape == (8, 3)
     assert names["matrix"].sum() == 8
