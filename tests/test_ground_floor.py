@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -62,6 +64,17 @@ def test_an_edit_of_the_same_size_within_a_second_is_seen(tmp_path, monkeypatch)
         os.utime(path, (1_700_000_000, 1_700_000_000))
         assert number == import_file(path, "tfprep_test_recipe").NUMBER
     assert not (tmp_path / "__pycache__").exists()
+
+
+def test_modules_of_tfprep_that_a_recipe_imports_are_compiled_once(tmp_path):
+    """An installation without bytecode, as uv makes it, would compile them in each process of each build."""
+    (tmp_path / "own.py").write_text("from tfprep import sources\nSOURCE = sources.Folder()\n")
+    code = "import sys, pathlib; from tfprep.recipe.file import import_file; import_file(pathlib.Path('own.py'), 'own_test')"
+    cached = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": ""}
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=cached, check=True)
+    names = {path.name.partition(".")[0] for path in (tmp_path / "cache").rglob("*.pyc")}
+    assert "folder" in names
+    assert "own" not in names
 
 
 def test_another_ending_is_refused(tmp_path):

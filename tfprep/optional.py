@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -78,10 +79,13 @@ def lazy_names(
 
     def get(name: str) -> Any:
         if name in homes:
+            before, sys.dont_write_bytecode = sys.dont_write_bytecode, bool(sys.flags.dont_write_bytecode)
             try:
                 return getattr(importlib.import_module(homes[name]), name)
             except ModuleNotFoundError as error:
                 missing = error
+            finally:
+                sys.dont_write_bytecode = before
             message = missing_package(missing, f"{package}.{name}")
             raise MissingDependencyError(message) if message else missing  # outside the handler: one error, not two
         if name in submodules:
