@@ -207,7 +207,7 @@ def test_nothing_is_named_before_it_is_durable(before, tmp_path, monkeypatch):
     """All files of a version and its folders are synced before it gets its name, and that name before the pointer is replaced."""
     root = shutil.copytree(before, tmp_path / "site", symlinks=True)
     shutil.copy(root / "foreign/0.tfrecord", root / "foreign/2.tfrecord")
-    out, raw, synced, moved, recipe = root / "out", root / "raw", set(), [], root / "recipe.py"
+    out, raw, synced, moved, receipts, recipe = root / "out", root / "raw", set(), [], [], root / "recipe.py"
     fsync, rename, replace, unlink = os.fsync, os.rename, os.replace, os.unlink
 
     def note_sync(descriptor):
@@ -226,10 +226,15 @@ def test_nothing_is_named_before_it_is_durable(before, tmp_path, monkeypatch):
             late = [str(part) for part in parts if part.stat().st_ino not in synced and part.name != "report.html"]
             assert not late, late
             moved.append(name)
-            synced.discard(os.stat(os.path.dirname(target)).st_ino)
         elif name == "tfprep.json":
             assert {os.stat(place).st_ino for place in (source, os.path.dirname(target))} <= synced
+        elif re.fullmatch(
+            r"\w+-v\d+-\d{5}\.json", name
+        ):  # a receipt of computed fields, beside the folder of their shards
+            assert {folder.stat().st_ino for folder in Path(target).parent.iterdir() if folder.is_dir()} <= synced
+            receipts.append(name)
         move(source, target)
+        synced.discard(os.stat(os.path.dirname(target)).st_ino)
 
     monkeypatch.setattr(os, "fsync", note_sync)
     monkeypatch.setattr(os, "rename", functools.partial(checked, move=rename))
@@ -248,3 +253,4 @@ def test_nothing_is_named_before_it_is_durable(before, tmp_path, monkeypatch):
         synced.update(path.lstat().st_ino for path in root.rglob("*") if path.is_file())  # published or there before
         command()
     assert len(moved) == 6
+    assert receipts

@@ -16,6 +16,7 @@ from tfprep.builder.layout import Layout
 from tfprep.dataset import open_dataset
 from tfprep.dataset.versions import locked
 from tfprep.errors import BuildError, BuildLockedError, DatasetError, SourceError, TfprepError
+from tfprep.storage import urls
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -177,6 +178,24 @@ def test_everything_is_synced_before_it_is_renamed_and_its_folder_after(full, mo
     for place in receipts:
         staged = max(p for p, step in enumerate(steps[:place]) if step[0] == "rename" and "/new/" in step[2])
         assert ("sync", str(full.out / ".tfprep/new")) in steps[staged:place], "shards are durable before their receipt"
+
+
+def test_contents_do_not_outlive_their_receipt(full, monkeypatch):
+    """They would be those of the next receipt, if a power failure kept that one and not its contents."""
+    full.build()
+    full.change_recipe("seed=3", "seed=4")
+    seen = []
+
+    def whole_write(path, content):
+        seen.append(path.name)
+        assert not path.exists()
+        urls.whole_write(path, content)
+
+    monkeypatch.setattr("tfprep.builder.receipts.whole_write", whole_write)
+    full.build()
+    assert len(seen) == 6
+    (full.out / ".tfprep/receipts" / seen[0]).unlink()
+    assert full.build().built_shards == 1, "a receipt without contents counts as none"
 
 
 def test_a_relative_path_that_looks_like_a_url_is_a_folder(full, monkeypatch):

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b, sha256
 from pathlib import Path
@@ -29,7 +28,7 @@ from tfprep.errors import BuildError
 from tfprep.records import Frame, format_index
 from tfprep.storage.local import sync_folder
 from tfprep.storage.store import open_store
-from tfprep.storage.urls import durable_write, read_content, remove_file, size_of
+from tfprep.storage.urls import durable_write, read_content, remove_file, size_of, whole_write
 
 
 @dataclass(frozen=True)
@@ -213,24 +212,27 @@ def read_receipts(layout: Layout, shards: Iterable[tuple[str, int]]) -> Iterator
     if not layout.at_store:
         yield from (read_receipt(layout, split, shard, common=common) for split, shard in shards)
         return
+    from concurrent.futures import ThreadPoolExecutor
+
     sizes = {info.name: info.bytes for info in open_store(layout.out).list()}
     with ThreadPoolExecutor(_READ_AT_ONCE) as pool:
         yield from pool.map(lambda place: read_receipt(layout, *place, sizes=sizes, common=common), shards)
 
 
 def write_receipt(layout: Layout, receipt: Receipt, contents: Contents) -> None:
-    """Write the contents first and the receipt last: if it exists, everything else does."""
-    durable_write(contents_path(layout, receipt), with_digest(vars(contents)))  # asdict() would copy every row.
+    """Write the contents first and the receipt last. A power failure may keep the receipt only, which counts as none."""
+    whole_write(contents_path(layout, receipt), with_digest(vars(contents)))  # asdict() would copy every row.
     durable_write(layout.receipt(receipt.split, receipt.shard), with_digest(asdict(receipt)))
 
 
 def withdraw_receipt(layout: Layout, split: str, shard: int) -> None:
-    """Remove a receipt before the shard's files change, so that it does not describe them, even after a power failure."""
-    path = layout.receipt(split, shard)
+    """Remove a receipt and its contents before the shard's files change: they describe no others, even after a power failure."""
+    path, contents = layout.receipt(split, shard), layout.contents(split, shard)
     if layout.at_store:
         remove_file(path)
-    elif path.exists():
-        path.unlink()
+    elif path.exists() or contents.exists():
+        path.unlink(missing_ok=True)
+        contents.unlink(missing_ok=True)
         sync_folder(layout.receipts)
 
 

@@ -404,10 +404,10 @@ class NewVersion:
         return target
 
     def write(self, name: str, text: str) -> Path:
-        """Write a text file of the version, and return its path."""
+        """Write a text file of the version, and return its path; `publish` makes it durable."""
         path = self.file(name)
-        durable_write(path, text)
-        self._names[name] = True
+        with writing(path):
+            path.write_bytes(text.encode("utf-8", "surrogateescape"))
         return path
 
     def clear(self) -> None:

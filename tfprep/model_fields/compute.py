@@ -21,6 +21,7 @@ from tfprep.load.random_access import RandomAccess
 from tfprep.model_fields.plan import FieldsPlan, FieldsReceipt, FieldsTask, join_specs
 from tfprep.recipe.model_fields import Compute
 from tfprep.records import encode
+from tfprep.storage.local import sync_folder
 from tfprep.storage.store import open_store
 from tfprep.storage.urls import is_remote
 
@@ -212,6 +213,7 @@ class _ShardFile:
             raise BuildError(f"{task}: {len(self._rows)} of {task.records} records were written")
         file.sync()
         file.commit()
+        sync_folder(self._path.parent)  # before its receipt, which is in another folder
         file.close()
         if is_remote(self._plan.data.path):
             store = open_store(self._plan.path)

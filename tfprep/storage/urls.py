@@ -112,13 +112,19 @@ def durable_write(path: Path, content: str | bytes) -> None:
         BuildError: The disk refuses.
         StorageError: The store refuses.
     """
+    whole_write(path, content)
+    if not is_remote(path):
+        sync_folder(path.parent)
+
+
+def whole_write(path: Path, content: str | bytes) -> None:
+    """Write a file as `durable_write` does, but for its name: that is durable when the caller syncs the folder."""
     data = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
     if is_remote(path):
         open_store(path.parent).write(path.name, data)
         return
     with whole_file(path) as file:
         file.write(data)
-    sync_folder(path.parent)
 
 
 class _ObjectFile(io.RawIOBase):

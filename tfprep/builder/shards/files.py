@@ -16,7 +16,7 @@ from tfprep.dataset.names import stored_name
 from tfprep.records import Frame, RecordWriter, format_index
 from tfprep.storage.local import temporary_path, writing
 from tfprep.storage.store import Store
-from tfprep.storage.urls import durable_write
+from tfprep.storage.urls import whole_write
 
 
 class ShardFile:
@@ -47,10 +47,10 @@ class ShardFile:
             self._temporary.unlink(missing_ok=True)
 
     def commit(self) -> None:
-        """Give the file its final name, and write the `.idx` beside it."""
+        """Give the file its final name, and write the `.idx` beside it. The caller syncs the folder."""
         with writing(self._path):
             self._temporary.replace(self._path)
-        durable_write(self._path.with_name(f"{self._path.name}.idx"), format_index(self._writer.frames))
+        whole_write(self._path.with_name(f"{self._path.name}.idx"), format_index(self._writer.frames))
 
     def put(self, store: Store) -> FileInfo:
         """Write the file to a store, with its `.idx`, under a name that belongs to its content."""
