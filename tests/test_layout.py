@@ -218,7 +218,7 @@ def test_a_worker_has_no_arrow():
     """Nor a worker of a loader: Arrow costs each tens of megabytes; only planning and publication need it."""
     code = "import sys, tfprep.pool, tfprep.builder.shards.shard, tfprep.load.reader.workers\n"
     code += "from tfprep import Recipe, augment, codecs, derive, sources\n"
-    code += "print([name for name in ('pyarrow', 'tqdm', 'click', 'tensorflow') if name in sys.modules])"
+    code += "print([name for name in ('pyarrow', 'tqdm', 'click', 'email', 'tensorflow') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from tfprep.builder.options import BuildProgress, LogEvent, OnProgress
-from tfprep.builder.planning.plan import Plan
+from tfprep.builder.planning.plan import Plan, building_versions
 from tfprep.builder.planning.state import ShardState
 from tfprep.pool import Died, Done, Pool, Progress, Task
 
@@ -117,10 +117,16 @@ class ShardScheduler:
 
 def _import_publication() -> None:
     """Import what publishes a version, while the workers are busy: a tenth of the time of a build of 1,000 photos."""
-    import jinja2  # noqa: F401
     import pyarrow as pa
+    import pyarrow.compute
+    from PIL import Image
 
     import tfprep.builder.publish
     import tfprep.builder.report  # noqa: F401
+    from tfprep.inspect.pages import compiled
 
+    building_versions()
+    for template in ("page", "macros", "report"):
+        compiled(f"inspect/pages/{template}.html.j2")
+    Image.preinit()
     pa.array([0])  # PyArrow imports pandas, where it is installed, at its first array

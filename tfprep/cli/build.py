@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from textwrap import indent
@@ -83,6 +84,8 @@ def build_command(
 
     Many machines share one build with --part, and one of them publishes it with --finish.
     """
+    if workers != 0:  # NumPy, which is not imported yet, starts threads in 60 ms, and this process multiplies no matrix
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from tfprep.builder import BuildOptions, build, build_part, finish_build
 
     data = data or None
@@ -215,15 +218,18 @@ def _expected(recipe: Path, data: str | None, samples: int, workers: int | None)
 
 
 @contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[BuildProgress], None]]:
+def _progress(quiet: bool) -> Iterator[Callable[[BuildProgress], None] | None]:
     """A bar on standard error that terminals show after two seconds; elsewhere a line every 30 seconds."""
-    from tqdm import tqdm
-
-    lines, printed_s = not (quiet or sys.stderr.isatty()), 0.0
-    with tqdm(unit=" images", disable=quiet or lines, delay=2, dynamic_ncols=True, smoothing=0.1) as bar:
+    lines, bar, printed_s = not sys.stderr.isatty(), None, 0.0
+    with ExitStack() as stack:
 
         def update(progress: BuildProgress) -> None:
-            nonlocal printed_s
+            nonlocal bar, printed_s
+            from tqdm import tqdm  # in 20 ms, while the workers are busy
+
+            if bar is None:
+                options: dict[str, Any] = {"delay": 2, "dynamic_ncols": True, "smoothing": 0.1}
+                bar = stack.enter_context(tqdm(unit=" images", disable=lines, **options))
             state = f"shard {progress.shards_done}/{progress.shards}, {progress.rejected} rejected"
             bar.total = progress.samples
             bar.set_postfix_str(state, refresh=False)
@@ -233,7 +239,7 @@ def _progress(quiet: bool) -> Iterator[Callable[[BuildProgress], None]]:
                 done = progress.samples_done, progress.samples, progress.seconds
                 text.echo(tqdm.format_meter(*done, ncols=0, unit=" images", postfix=state), err=True)
 
-        yield update
+        yield None if quiet else update
 
 
 @click.group("fields")

@@ -18,7 +18,6 @@ import sysconfig
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.machinery import ModuleSpec
-from importlib.metadata import packages_distributions, version
 from operator import attrgetter
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -100,6 +99,8 @@ def package_version(name: str) -> dict[str, str]:
     top = name.partition(".")[0]
     if top == "tfprep" or top in sys.stdlib_module_names:
         return {}
+    from importlib.metadata import version
+
     packages = sorted(set(_distributions().get(top, ())))
     versions = ", ".join(f"{package} {version(package)}" for package in packages)
     return {f"package {top}": versions or "without a version"}
@@ -107,6 +108,8 @@ def package_version(name: str) -> dict[str, str]:
 
 @cache
 def _distributions() -> dict[str, list[str]]:
+    from importlib.metadata import packages_distributions  # with the modules of email, which most recipes do without
+
     return dict(packages_distributions())
 
 

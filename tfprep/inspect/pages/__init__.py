@@ -14,7 +14,12 @@ def render(template: str, **values: Any) -> str:
 
     `values` are the names that it uses; any other name in it is an error.
     """
-    return str(_environment(_PACKAGE).get_template(template).render(values))
+    return str(compiled(template).render(values))
+
+
+def compiled(template: str) -> Any:
+    """Return a template of the package, which is compiled once; those that it extends or imports are not yet."""
+    return _environment(_PACKAGE).get_template(template)
 
 
 @cache
