@@ -112,11 +112,13 @@ def built(sample, draws, monkeypatch, variant=1, kinds=KINDS, **options):
     store = {name: lossless.get(kind, codecs.Scalar()) for name, kind in kind_of.items()}
     recipe = Recipe("r", sources.Folder(), store, **{**RULES, **options})
     monkeypatch.setattr(make_sample, "generator", lambda seed, key, variant, step: draws(step))
-    (*_, stored) = make_sample.SampleMaker(recipe, kinds, {}).variants("key", sample, variant + 1)
+    maker = make_sample.SampleMaker(recipe, kinds, {})
+    (values,) = maker.made("key", sample, [variant])
+    features, specs = maker.encode(values, sample)
     monkeypatch.setattr(make_sample, "generator", generator)
     for name, codec in store.items():
-        spec = FieldSpec(kind_of[name], stored.specs[name].shape, stored.specs[name].dtype)
-        yield name, codec.decode(stored.features[name], spec, np.shape(stored.values[name]))
+        spec = FieldSpec(kind_of[name], specs[name].shape, specs[name].dtype)
+        yield name, codec.decode(features[name], spec, np.shape(values[name]))
 
 
 def check_equal(made, data, monkeypatch, count=24, split="train", kinds=KINDS, **options):

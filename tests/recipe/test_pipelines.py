@@ -54,7 +54,9 @@ def samples(name, count=4):
             "label": 0,
         }
         fields = {field: values[field] for field in kinds}
-        made += [stored.values for stored in maker.variants(f"{number}", fields, 3)]
+        for sample in maker.made(f"{number}", fields, range(3)):
+            maker.encode(sample, fields)
+            made.append(sample)
     return made
 
 

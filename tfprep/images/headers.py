@@ -6,7 +6,6 @@ A JPEG's size is in its frame header (ITU-T T.81, B.2.2), after segments of any 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
 from typing import NamedTuple
 
 SCAN = 0xDA
@@ -41,8 +40,9 @@ def read_header(data: bytes) -> Header | None:
     return Header("jpeg")
 
 
-def jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield the code of each marker of a JPEG up to the scan, and start and end of its segment's content."""
+def jpeg_segments(data: bytes) -> list[tuple[int, int, int]]:
+    """Return the code of each marker of a JPEG up to the scan, and start and end of its segment's content."""
+    segments: list[tuple[int, int, int]] = []
     at, code = 2, 0
     while code != SCAN and at + 4 <= len(data) and data[at] == 0xFF:
         code = data[at + 1]
@@ -50,8 +50,9 @@ def jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
             at += 1
             continue
         end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-        yield code, at + 4, end
+        segments.append((code, at + 4, end))
         at = end
+    return segments
 
 
 def has_right_checksums(data: bytes) -> bool:

@@ -73,7 +73,7 @@ def decode_jpeg(data: bytes, size: Size, reduced: int) -> ImageArray:
     orientation = exif_orientation(data)
     if orientation not in _KEEPS_FIRST_PIXEL and any(side % reduced for side in size):
         reduced = 1
-    height, width = (-(-side // reduced) if reduced > 1 else 0 for side in size)
+    height, width = (0, 0) if reduced == 1 else (-(-size[0] // reduced), -(-size[1] // reduced))
     try:
         pixels = simplejpeg.decode_jpeg(data, min_height=height, min_width=width, min_factor=reduced)
     except (ValueError, KeyError) as error:
@@ -119,7 +119,7 @@ def certain_to_decode(data: bytes) -> bool:
 
 def _without_scan_data(data: bytes) -> bytes | None:
     """The segments of a sequential JPEG of one scan, from its first to its last byte; None for any other."""
-    segments = list(jpeg_segments(data))
+    segments = jpeg_segments(data)
     codes = [code for code, _, _ in segments]
     if SCAN not in codes or {*codes} - _PLAIN_SEGMENTS - _COMMENTS or sum(code in _SEQUENTIAL for code in codes) != 1:
         return None
@@ -237,7 +237,7 @@ def as_stored(pixels: Array, orientation: int) -> Array:
 def orientation_of(data: bytes) -> int | None:
     """The orientation of a JPEG, 1 where it has none; None where Pillow must decide: the file does not say it as one plain entry
     of EXIF, but in several segments, in XMP, or in a damaged directory."""
-    found = list(jpeg_segments(data))
+    found = jpeg_segments(data)
     if not found or found[-1][0] != SCAN:
         return None
     segments = [(start, end) for code, start, end in found if code == _MARKER_APP1]

@@ -129,19 +129,23 @@ class Paired:
 
     def _rows(self, root: Path, classes: tuple[str, ...] | None, tally: Counter[str]) -> Iterator[Row]:
         pattern, others = compile_pattern(self.image, "Paired: image"), self._others()
-        companions, with_field = Companions(root), Counter[str]()
+        companions, with_field = Companions(root), set[str]()
         first = None
         for image in listed_images(
             root, pattern, splits=self.splits, classes=classes, tally=tally, rivals=others.values()
         ):
-            first = first or image
-            expected = {name: companions.find(other, image.holes) for name, other in others.items()}
-            with_field.update(name for name, (_, there) in expected.items() if there)
-            tally.update(f"image without its {name}" for name, (_, there) in expected.items() if not there)
-            files = (image.path, *(path for path, _ in expected.values()))
-            yield Entry(key_of(files[0]), image.split, files, image.values), dicom_group(self.splits, root, files[0])
+            first, files = first or image, [image.path]
+            for name, other in others.items():
+                path, is_there = companions.find(other, image.holes)
+                files.append(path)
+                if is_there:
+                    with_field.add(name)
+                else:
+                    tally[f"image without its {name}"] += 1
+            group = dicom_group(self.splits, root, image.path)
+            yield Entry(key_of(image.path), image.split, tuple(files), image.values), group
         for name, other in others.items():
-            if first is not None and not with_field[name]:
+            if first is not None and name not in with_field:
                 path, other_file = companions.find(other, first.holes)[0], next(walk(root, other, Counter()), None)
                 seen = f"no file fits {other.text!r}"
                 if other_file is not None:

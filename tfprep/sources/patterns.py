@@ -94,9 +94,8 @@ class Template:
         new = matched.groupdict()
         if not new:
             return known
-        if any(known.get(hole, value) != value for hole, value in new.items()):
-            return None
-        return {**known, **new}
+        holes = {**known, **new}
+        return holes if known.items() <= holes.items() else None  # None: a placeholder stands for two names
 
 
 @dataclass(frozen=True)
@@ -148,10 +147,14 @@ class Pattern:
 
     def fill(self, holes: Holes) -> str:
         """The path without its suffix."""
-        parts = []
+        return self._path.fill(holes.__getitem__)
+
+    @cached_property
+    def _path(self) -> Template:
+        tokens: list[tuple[bool, str]] = []
         for part in self.folders:
-            parts += [part.fill(holes.__getitem__), "" if part.any_depth else "/"]  # `**` ends in its own slash
-        return "".join([*parts, self.stem.fill(holes.__getitem__)])
+            tokens += [*part.tokens, (False, "" if part.any_depth else "/")]  # `**` ends in its own slash
+        return Template((*tokens, *self.stem.tokens))
 
     @cached_property
     def _deep_at(self) -> int | None:

@@ -12,15 +12,14 @@ that is a URL, or objects by their own, such as `s3://bucket/a.tfrecord//57+2048
 from __future__ import annotations
 
 import errno
-import functools
 import os
 import re
 import stat
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from tfprep.errors import SampleError, SourceError, StorageError
 from tfprep.images import MAX_FILE_BYTES, check_file_size
@@ -108,14 +107,14 @@ def read_raw(root: Path, text: str, most_bytes: int = MAX_FILE_BYTES) -> bytes:
         SampleError: The file is missing, cannot be read, is larger than `most_bytes`, or ends too early.
         StorageError: A store cannot be reached, or refuses.
     """
-    reference, check = parse_reference(text), functools.partial(check_file_size, most_bytes=most_bytes)
+    reference = parse_reference(text)
     if reference.missing:
         raise SampleError(f"there is no member {reference.member!r} in {reference.file}")
-    check(reference.bytes or 0)
+    check_file_size(reference.bytes or 0, most_bytes)
     url = _url(root, reference.file)
     try:
         if url is None:
-            data = _read_local(root, reference, check)
+            data = _read_local(root, reference, most_bytes)
         elif reference.bytes is None:
             raise SampleError("a whole object at a URL is not read; copy the files first")
         else:
@@ -136,7 +135,7 @@ def read_raw(root: Path, text: str, most_bytes: int = MAX_FILE_BYTES) -> bytes:
             data = inflate.decompress(data, most_bytes + 1)
         except zlib.error as error:
             raise SampleError(f"the member is damaged: {error}") from error
-        check(len(data))
+        check_file_size(len(data), most_bytes)
         if not inflate.eof:
             raise SampleError("the member is damaged: its compressed data has no end")
     if reference.crc not in (None, zlib.crc32(data)):
@@ -158,11 +157,6 @@ def file_system_of(root: Path) -> str:
     return f"{os.statvfs(root).f_fsid:x}"
 
 
-def _local_path(root: Path, file: str) -> str:
-    """The path of a file below the root, or of a copy of one (`tfprep.sources.staging`), whatever the root."""
-    return file if file.startswith("/") else os.path.join(root, file)
-
-
 def state_of(path: str | Path) -> RawState:
     """Return the state of a file of this machine."""
     try:
@@ -172,17 +166,18 @@ def state_of(path: str | Path) -> RawState:
     return RawState(f"{status.st_size}:{status.st_mtime_ns}", status.st_size, f"{status.st_ctime_ns}:{status.st_ino}")
 
 
-def _read_local(root: Path, reference: Reference, check: Callable[[int], None]) -> bytes:
+def _read_local(root: Path, reference: Reference, most_bytes: int) -> bytes:
     try:
-        with open_raw(_local_path(root, reference.file)) as file:
+        # An absolute path, of a copy (`tfprep.sources.staging`), is one whatever the root.
+        with open_raw(os.path.join(root, reference.file)) as file:
             if reference.bytes is not None:
                 return os.pread(file.fileno(), reference.bytes, reference.start)
-            check(os.fstat(file.fileno()).st_size)
+            check_file_size(os.fstat(file.fileno()).st_size, most_bytes)
             data = file.read()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise SampleError(f"cannot read the file: {reason}") from error
-    check(len(data))  # once more: it may grow, and the kernel's files say that they are empty
+    check_file_size(len(data), most_bytes)  # once more: it may grow, and the kernel's files say that they are empty
     return data
 
 
@@ -190,14 +185,13 @@ def _url(root: Path, file: str) -> Url | None:
     """Return the URL of a reference's file; None if it is a file of this machine."""
     if "://" in file:
         return parse_url(file)
-    url: Any = root if is_remote(root) and not file.startswith("/") else None
-    return url / file if url else None
+    return root / file if isinstance(root, Url) and not file.startswith("/") else None
 
 
 def _state(root: Path, file: str) -> RawState:
     url = _url(root, file)
     if url is None:
-        return state_of(_local_path(root, file))
+        return state_of(os.path.join(root, file))
     try:
         info = open_store(url.parent).info(url.name)
     except StorageError as error:

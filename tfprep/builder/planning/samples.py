@@ -446,11 +446,12 @@ def _stat(states: Mapping[str, RawState], files: Sequence[str]) -> tuple[str, in
     """Return the states of a sample's files as text, the sum of their sizes, and their identities."""
     if len(files) == 1 and (state := states.get(files[0])) is not None:  # a whole file: the reference is its path
         return state
-    references = [parse_reference(path) for path in files]
-    of_files = [states[reference.file] for reference in references]
-    sizes = (
-        state.bytes if reference.bytes is None else reference.bytes
-        for reference, state in zip(references, of_files, strict=True)
-        if not reference.missing
-    )
-    return " ".join(state.text for state in of_files), sum(sizes), " ".join(state.identity for state in of_files)
+    texts, size, identities = [], 0, []
+    for path in files:
+        reference = parse_reference(path)
+        state = states[reference.file]
+        texts.append(state.text)
+        identities.append(state.identity)
+        if not reference.missing:
+            size += state.bytes if reference.bytes is None else reference.bytes
+    return " ".join(texts), size, " ".join(identities)

@@ -34,15 +34,6 @@ _TURNED = (
 
 
 @dataclass(frozen=True)
-class Stored:
-    """One variant, ready to be written: its features, what each stored field is, and the values that they hold."""
-
-    features: Mapping[str, Feature]
-    specs: Mapping[str, FieldSpec]
-    values: Sample
-
-
-@dataclass(frozen=True)
 class SampleMaker:
     """A recipe applied to the samples of one source; `kinds` and `classes` are those of its listing.
 
@@ -57,22 +48,14 @@ class SampleMaker:
     warned: list[str] = dataclasses.field(default_factory=list, compare=False)
     notes: dict[str, str] = dataclasses.field(default_factory=dict, compare=False)
 
-    def variants(self, key: str, raw: Mapping[str, Any], count: int, *, pixels: bool = True) -> Iterator[Stored]:
-        """The first `count` variants of a raw sample, one at a time, encoded. Raises SampleError.
-
-        Without `pixels`, an image that is stored by its own bytes and needed for nothing else is not decoded: its value
-        stays bytes.
-        """
-        for sample in self.made(key, raw, range(count), pixels=pixels):
-            yield self._encode(sample, raw)
-
     def made(
         self, key: str, raw: Mapping[str, Any], variants: Sequence[int], *, pixels: bool = True
     ) -> Iterator[Sample]:
         """These variants of a raw sample as values, one at a time. Raises SampleError.
 
         `raw` holds a file's bytes, or a value, by field. Each variant decides by itself at which scale its image is decoded, so
-        that it does not depend on the number of variants; variants of one scale share one decode.
+        that it does not depend on the number of variants; variants of one scale share one decode. Without `pixels`, an image that
+        is stored by its own bytes and needed for nothing else is not decoded: its value stays bytes.
         """
         self.warned.clear()
         self.notes.clear()
@@ -193,7 +176,8 @@ class SampleMaker:
         """The kinds of the source's fields, and then of the derived inputs."""
         return {**self.kinds, **self.recipe.derived_kinds()}
 
-    def _encode(self, sample: Sample, raw: Mapping[str, Any]) -> Stored:
+    def encode(self, sample: Sample, raw: Mapping[str, Any]) -> tuple[dict[str, Feature], dict[str, FieldSpec]]:
+        """The features of a variant that `made` yields, and what each stored field is. Raises SampleError."""
         features: dict[str, Feature] = {}
         specs: dict[str, FieldSpec] = {}
         with (stage := SampleStage(self.seconds, "encode")):
@@ -210,7 +194,7 @@ class SampleMaker:
                     raise SampleError(
                         "the image holds NaN or infinity, so that it has no mean; repair it, or leave it out"
                     )
-        return Stored(features, specs, sample)
+        return features, specs
 
 
 def _unaugmented(draws: Callable[[str], np.random.Generator], step: str) -> np.random.Generator | None:

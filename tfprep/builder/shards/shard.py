@@ -35,7 +35,7 @@ from tfprep.builder.receipts import (
     write_receipt,
 )
 from tfprep.builder.shards.files import ShardFile
-from tfprep.builder.shards.make_sample import SampleMaker, Stored
+from tfprep.builder.shards.make_sample import SampleMaker
 from tfprep.builder.shards.sums import (
     FieldForm,
     Moments,
@@ -48,7 +48,7 @@ from tfprep.builder.shards.sums import (
 from tfprep.codecs import Original
 from tfprep.dataset.names import SHARDS, shard_name
 from tfprep.errors import BuildError, RecipeError, SampleError, StorageError
-from tfprep.fields import RASTER_KINDS, FieldSpec, class_numbers
+from tfprep.fields import RASTER_KINDS, FieldSpec, Sample, class_numbers
 from tfprep.images import perceptual_hash
 from tfprep.optional import cv2
 from tfprep.pool import NO_ITEM, Mark
@@ -396,13 +396,14 @@ class _Shard:
         moments: dict[str, Moments] = {}
         counts: Mapping[str, Mapping[int, int]] = {}
         image, maker = self._context.image, self._context.maker
-        for stored in maker.variants(key, raw.parts, self._count, pixels=position < self._sampled):
+        for sample in maker.made(key, raw.parts, range(self._count), pixels=position < self._sampled):
+            features, of_variant = maker.encode(sample, raw.parts)
             if maker.warned and self._context.reject_warned:
                 rule = "--on-warning reject leaves out samples with warnings"
                 raise SampleError(f"{rule}: {'; '.join(maker.warned)}", stage="decode")
             if not rows:
-                moments, counts = self._sums(stored, position)
-            payload, spans = encode(stored.features)
+                moments, counts = self._sums(sample, of_variant, position)
+            payload, spans = encode(features)
             if len(payload) >= MOST_RECORD:
                 raise SampleError(f"a record has less than 2 GiB, not {len(payload):,} bytes", stage="encode")
             digest = image_hash = None  # what belongs to the image, and not to a variant, is in the row of variant 0
@@ -410,23 +411,25 @@ class _Shard:
                 digest = raw.image_digest.hex() or None
                 if image is not None and self._context.hash:
                     started = perf_counter()
-                    image_hash = perceptual_hash(stored.values[image])
+                    image_hash = perceptual_hash(sample[image])
                     self._spent("hash", started)
-            label = None if self._label is None else class_numbers(stored.values[self._label])
-            height, width = stored.specs[self._raster].shape[:2] if self._raster else (None, None)
+            label = None if self._label is None else class_numbers(sample[self._label])
+            height, width = of_variant[self._raster].shape[:2] if self._raster else (None, None)
             row = [key, 0, 0, 0, label, height, width, raw.digest.hex()]
             for name in self._context.recipe.store:
                 row += spans[name]
             rows.append([*row, digest, image_hash])
             payloads.append(payload)
-            specs.append(stored.specs)
+            specs.append(of_variant)
         return _Made(rows, payloads, of_variants(specs), moments, counts)
 
-    def _sums(self, stored: Stored, position: int) -> tuple[dict[str, Moments], dict[str, dict[int, int]]]:
+    def _sums(
+        self, values: Sample, specs: Mapping[str, FieldSpec], position: int
+    ) -> tuple[dict[str, Moments], dict[str, dict[int, int]]]:
         """Sum up variant 0: class counts of every split, pixels of the training split only."""
         moments, counts, classes = {}, {}, self._context.maker.classes
-        for name, spec in stored.specs.items():
-            value = stored.values[name]
+        for name, spec in specs.items():
+            value = values[name]
             sampled = position < self._sampled or not isinstance(self._context.recipe.store[name], Original)
             if spec.kind == "image" and self._task.split == self._context.train and sampled:
                 moments[name] = image_moments(value)
