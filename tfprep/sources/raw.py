@@ -110,24 +110,28 @@ def read_raw(root: Path, text: str, most_bytes: int = MAX_FILE_BYTES) -> bytes:
     reference = parse_reference(text)
     if reference.missing:
         raise SampleError(f"there is no member {reference.member!r} in {reference.file}")
-    check_file_size(reference.bytes or 0, most_bytes)
     url = _url(root, reference.file)
+    if reference.bytes is not None:
+        return _read_part(root, url, reference, reference.bytes, most_bytes)
+    if url is not None:
+        raise SampleError("a whole object at a URL is not read; copy the files first")
+    return _read_local(root, reference, most_bytes)
+
+
+def _read_part(root: Path, url: Url | None, reference: Reference, size: int, most_bytes: int) -> bytes:
+    """Read a part of a file, of `size` bytes, and inflate and check it as its reference says."""
+    check_file_size(size, most_bytes)
     try:
         if url is None:
             data = _read_local(root, reference, most_bytes)
-        elif reference.bytes is None:
-            raise SampleError("a whole object at a URL is not read; copy the files first")
         else:
-            end = reference.start + reference.bytes
-            data = bytes(open_store(url.parent).read(url.name, reference.start, end))
+            data = bytes(open_store(url.parent).read(url.name, reference.start, reference.start + size))
     except StorageError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             raise SampleError("cannot read the file: there is no such object") from error.__cause__
         raise
-    if reference.bytes is None:
-        return data
-    if len(data) != reference.bytes:
-        lost = reference.bytes - len(data)
+    if len(data) != size:
+        lost = size - len(data)
         raise SampleError(f"the container ends {lost} bytes before the member does; it was cut short")
     if reference.deflated:
         inflate = zlib.decompressobj(-zlib.MAX_WBITS)

@@ -7,7 +7,7 @@ rejected and the build goes on.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -147,7 +147,7 @@ class SampleMaker:
                 warned.turned = False
                 if name in self._decoders:
                     sample[name] = self._decoders[name].decode(raw, size)
-                elif not pixels and isinstance(value, bytes) and self._is_stored_unseen(name, value):
+                elif not pixels and name in self._originals and _can_be_stored_unseen(value):
                     sample[name] = value
                 else:
                     sample[name] = _decode_field(raw[name], kind, reduced)
@@ -166,10 +166,11 @@ class SampleMaker:
                     self.warned.extend(f"{name}: {text}" for text in texts if text not in before)
         return sample
 
-    def _is_stored_unseen(self, name: str, data: bytes) -> bool:
-        """Return True if the file can be stored without looking at its pixels."""
-        stored = isinstance(self.recipe.store.get(name), Original) and not self.recipe.derive
-        return stored and images.certain_to_decode(data) and images.keeps_original(data)
+    @cached_property
+    def _originals(self) -> Set[str]:
+        """The fields that are stored by their files' bytes, and needed for nothing else."""
+        store = {} if self.recipe.derive else self.recipe.store
+        return {name for name, codec in store.items() if isinstance(codec, Original)}
 
     @cached_property
     def all_kinds(self) -> Mapping[str, Kind]:
@@ -203,6 +204,11 @@ def _unaugmented(draws: Callable[[str], np.random.Generator], step: str) -> np.r
 
 
 # --- decoding -------------------------------------------------------------------------------------------------------
+
+
+def _can_be_stored_unseen(value: Any) -> bool:
+    """Return True if a value is a file that need not be decoded to be stored."""
+    return isinstance(value, bytes) and images.certain_to_decode(value) and images.keeps_original(value)
 
 
 def _decode_field(value: Any, kind: Kind, reduced: int) -> Any:
