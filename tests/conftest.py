@@ -192,10 +192,11 @@ def write_dataset(
             for shard, part in enumerate(np.array_split(np.arange(count), shards)):
                 name = shard_name("made", split, variant, shard, shards)
                 with (path / name).open("wb") as file:
-                    writer = records.RecordWriter(file)
                     for number in part:
                         features, spans, columns = stored[number]
-                        frame, payload_crc = writer.write(features)
+                        framed = records.frame(features)
+                        frame, payload_crc = records.Frame(file.tell(), len(framed)), records.masked_crc(features)
+                        file.write(framed)
                         spans = {column: frame.offset + 12 + offset for column, offset in spans.items()}
                         place = {"key": made.keys[split][number], "split": split, "variant": variant, "shard": shard}
                         crc = {"payload_crc": payload_crc, "source_digest": b"\0" * 16}

@@ -28,11 +28,14 @@ def build(items: Sequence[Item], out: Path, form: str) -> None:
 
 
 def _shard(items: Sequence[Item], path: Path, form: str) -> None:
+    frames = []
     with path.open("wb") as file:
-        writer = records.RecordWriter(file)
         for photo, label in items:
-            writer.write(records.encode({"image": encoded(photo, form), "label": np.array([label], np.int64)})[0])
-    Path(f"{path}.idx").write_text(records.format_index(writer.frames))
+            payload, _ = records.encode({"image": encoded(photo, form), "label": np.array([label], np.int64)})
+            framed = records.frame(payload)
+            frames.append(records.Frame(file.tell(), len(framed)))
+            file.write(framed)
+    Path(f"{path}.idx").write_text(records.format_index(frames))
 
 
 def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:

@@ -17,7 +17,7 @@ from tfprep.dataset import open_dataset
 from tfprep.dataset.imported.make import index_tfrecords
 from tfprep.errors import BuildError, DatasetError
 from tfprep.export import export
-from tfprep.records import RecordWriter, encode
+from tfprep.records import encode, frame
 from tfprep.storage.local import whole_folder
 
 
@@ -210,7 +210,7 @@ def index_one(tmp_path):
 
     def index_one(features):
         with (tmp_path / "a.tfrecord").open("wb") as shard:
-            RecordWriter(shard).write(encode(features)[0])
+            shard.write(frame(encode(features)[0]))
         index_tfrecords(tmp_path / "a.tfrecord", split="train", out=tmp_path / "index", workers=0)
         return open_dataset(tmp_path / "index")
 

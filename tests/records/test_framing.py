@@ -5,7 +5,7 @@ import pytest
 
 from tests.examples import read_records, write
 from tfprep.errors import RecordError
-from tfprep.records import Frame, RecordWriter, frame, masked_crc, read_record
+from tfprep.records import Frame, frame, masked_crc, read_record
 
 tf = pytest.importorskip("tensorflow")
 
@@ -17,10 +17,7 @@ PAYLOADS = [b"", b"a", b"hello" * 100, bytes(range(256)), np.random.default_rng(
 @pytest.fixture
 def path(tmp_path):
     path = tmp_path / "x.tfrecord"
-    with path.open("wb") as file:
-        writer = RecordWriter(file)
-        for payload in PAYLOADS:
-            writer.write(payload)
+    path.write_bytes(b"".join(map(frame, PAYLOADS)))
     return path
 
 

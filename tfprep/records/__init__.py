@@ -3,7 +3,6 @@
 from tfprep.records.example import decode, encode, unpack
 from tfprep.records.framing import (
     Frame,
-    RecordWriter,
     check_frame,
     format_index,
     frame,
@@ -12,5 +11,5 @@ from tfprep.records.framing import (
 )
 
 __all__ = [
-    "Frame", "RecordWriter", "check_frame", "decode", "encode", "format_index", "frame", "masked_crc", "read_record", "unpack",
+    "Frame", "check_frame", "decode", "encode", "format_index", "frame", "masked_crc", "read_record", "unpack",
 ]  # fmt: skip

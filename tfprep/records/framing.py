@@ -10,7 +10,6 @@ compression, so a single record can be read by its offset. Offsets are those of 
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -68,36 +67,9 @@ def frame(payload: bytes) -> bytes:
     return b"".join((length, struct.pack("<I", masked_crc(length)), payload, struct.pack("<I", masked_crc(payload))))
 
 
-def _footer_crc(framed: bytes | Array) -> int:
+def footer_crc(framed: bytes | Array) -> int:
     """Return the masked CRC-32C of the payload that a frame ends with."""
     return int.from_bytes(framed[-FOOTER_BYTES:], "little")
-
-
-class RecordWriter:
-    """Writes records one after another to `file`.
-
-    The caller opens and closes the file, and so decides how it becomes visible.
-
-    Attributes:
-        frames: The position of each record.
-        bytes: The bytes that were written.
-        sha256: Their digest so far.
-    """
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.frames: list[Frame] = []
-        self.bytes, self.sha256 = 0, hashlib.sha256()
-
-    def write(self, payload: bytes) -> tuple[Frame, int]:
-        """Write one record; return its position, and the masked CRC-32C of its payload."""
-        framed = frame(payload)
-        self._file.write(framed)
-        written = Frame(self.bytes, len(framed))
-        self.frames.append(written)
-        self.sha256.update(framed)
-        self.bytes += len(framed)
-        return written, _footer_crc(framed)
 
 
 class Found(NamedTuple):
@@ -141,7 +113,7 @@ def find_records(file: BinaryIO, size: int) -> Iterator[Found]:
         if fault:
             yield Found(offset, None, 0, fault)
             return
-        payload, payload_crc = body[:length], _footer_crc(body)
+        payload, payload_crc = body[:length], footer_crc(body)
         wrong = masked_crc(payload) != payload_crc
         yield Found(offset, payload, payload_crc, "wrong checksum of the payload" if wrong else "")
         offset += needed
@@ -198,7 +170,7 @@ def check_frame(
             fault = f"the frame holds {size + FRAME_BYTES} bytes, the index says {where.size}"
         elif len(data) < where.size:
             fault = f"cut short: {len(data) - HEADER_BYTES} of {size + FOOTER_BYTES} bytes after the header"
-        elif (crc := masked_crc(payload := data[HEADER_BYTES:stop])) != _footer_crc(data[: where.size]):
+        elif (crc := masked_crc(payload := data[HEADER_BYTES:stop])) != footer_crc(data[: where.size]):
             fault = "wrong checksum of the payload"
         elif payload_crc is not None and payload_crc != crc:
             fault = OTHER_RECORD

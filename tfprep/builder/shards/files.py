@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 from tfprep.dataset.manifest import FileInfo
 from tfprep.dataset.names import stored_name
-from tfprep.records import Frame, RecordWriter, format_index
+from tfprep.records import Frame, format_index, frame
+from tfprep.records.framing import footer_crc
 from tfprep.storage.local import temporary_path, writing
 from tfprep.storage.store import Store
 from tfprep.storage.urls import whole_write
@@ -26,12 +28,19 @@ class ShardFile:
         self._path, self._temporary = path, temporary_path(path, run)
         with writing(path):
             self._file = self._temporary.open("wb")
-        self._writer = RecordWriter(self._file)
+        self._frames: list[Frame] = []
+        self._bytes, self._sha256 = 0, sha256()
 
     def write(self, payload: bytes) -> tuple[Frame, int]:
         """Write a record; return where it is, and the masked checksum of the payload."""
+        framed = frame(payload)
         with writing(self._path):
-            return self._writer.write(payload)
+            self._file.write(framed)
+        written = Frame(self._bytes, len(framed))
+        self._frames.append(written)
+        self._sha256.update(framed)
+        self._bytes += len(framed)
+        return written, footer_crc(framed)
 
     def sync(self) -> None:
         """Write the records to the disk."""
@@ -50,15 +59,15 @@ class ShardFile:
         """Give the file its final name, and write the `.idx` beside it. The caller syncs the folder."""
         with writing(self._path):
             self._temporary.replace(self._path)
-        whole_write(self._path.with_name(f"{self._path.name}.idx"), format_index(self._writer.frames))
+        whole_write(self._path.with_name(f"{self._path.name}.idx"), format_index(self._frames))
 
     def put(self, store: Store) -> FileInfo:
         """Write the file to a store, with its `.idx`, under a name that belongs to its content."""
         info = self.info()
         info = replace(info, name=stored_name(info.name, info.sha256))
-        store.write(f"{info.name}.idx", format_index(self._writer.frames).encode())
+        store.write(f"{info.name}.idx", format_index(self._frames).encode())
         store.write(info.name, self._temporary)
         return info
 
     def info(self) -> FileInfo:
-        return FileInfo(self._path.name, len(self._writer.frames), self._writer.bytes, self._writer.sha256.hexdigest())
+        return FileInfo(self._path.name, len(self._frames), self._bytes, self._sha256.hexdigest())
