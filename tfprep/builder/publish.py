@@ -200,7 +200,7 @@ def manifest_of(
 
 def _rows(layout: Layout, receipt: Receipt, variant: int, columns: pa.Schema) -> pa.Table:
     contents = read_contents(layout, receipt)
-    rows = contents.rows[variant]
+    rows = json.loads(contents.rows[variant])
     names = ["key", "offset", "size", "payload_crc", "label", "height", "width", "source_digest"]
     names += [f"{name}_{what}" for name in contents.fields for what in ("offset", "size")]
     names += OPTIONAL

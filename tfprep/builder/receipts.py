@@ -127,12 +127,12 @@ class Contents:
 
     Attributes:
       fields: The stored fields, in the order in which a row holds their spans: that of `store` when the shard was built.
-      rows: The rows of the index, by variant.
+      rows: By variant, the rows of the index as JSON: those of one variant are parsed at a time.
       stats: What `stats_of` returned.
     """
 
     fields: Sequence[str]
-    rows: Sequence[Any]
+    rows: Sequence[str]
     stats: Mapping[str, str]
 
 
@@ -198,7 +198,7 @@ def is_of(layout: Layout, receipt: Receipt, published: Mapping[str, str] | None,
         return False
     for file, rows in zip(receipt.files, contents.rows, strict=True):
         path, text_index = layout.find(file.name), layout.find(f"{file.name}.idx")
-        text = format_index(Frame(row[1], row[2]) for row in rows)
+        text = format_index(Frame(row[1], row[2]) for row in json.loads(rows))
         if path is None or digest_of(path).sha256 != file.sha256:
             return False
         if text_index is None or read_content(text_index) != text.encode():

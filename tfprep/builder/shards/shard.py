@@ -235,7 +235,7 @@ def _renew(context: BuildContext, task: ShardTask, old: Receipt, mark: Mark) -> 
         return False
     contents = read_contents(context.layout, old)
     changed = changed_samples(task, old, contents.stats)
-    digests = {row[KEY]: bytes.fromhex(row[DIGEST]) for row in contents.rows[0]}  # without rejected samples
+    digests = {row[KEY]: bytes.fromhex(row[DIGEST]) for row in json.loads(contents.rows[0])}  # without rejected samples
     due = {key for key, *_ in task.samples if key in changed or key not in digests}
     digest = _start_digest(task)
     for position, (key, files, values, *_) in enumerate(task.samples):
@@ -468,7 +468,7 @@ class _Shard:
         )  # fmt: skip
 
     def contents(self) -> Contents:
-        return Contents(tuple(self._context.recipe.store), self._rows, stats_of(self._task))
+        return Contents(tuple(self._context.recipe.store), [*map(json.dumps, self._rows)], stats_of(self._task))
 
 
 # --- digests --------------------------------------------------------------------------------------------------------
