@@ -27,7 +27,9 @@ def template(tmp_path, monkeypatch):
     """A template in a temporary package."""
     (tmp_path / "page.html.j2").write_text('<p title="{{ name }}">{{ name }}</p>')
     monkeypatch.setattr(pages, "_PACKAGE", tmp_path)
-    return "page.html.j2"
+    pages.environment.cache_clear()
+    yield "page.html.j2"
+    pages.environment.cache_clear()
 
 
 def test_values_are_escaped(template):

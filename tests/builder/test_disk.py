@@ -186,14 +186,14 @@ def test_contents_do_not_outlive_their_receipt(full, monkeypatch):
     full.change_recipe("seed=3", "seed=4")
     seen = []
 
-    def whole_write(path, content):
+    def durable_write(path, content, **options):
         seen.append(path.name)
         assert not path.exists()
-        urls.whole_write(path, content)
+        urls.durable_write(path, content, **options)
 
-    monkeypatch.setattr("tfprep.builder.receipts.whole_write", whole_write)
+    monkeypatch.setattr("tfprep.builder.receipts.durable_write", durable_write)
     full.build()
-    assert len(seen) == 6
+    assert len(seen) == 12, "contents and receipts"
     (full.out / ".tfprep/receipts" / seen[0]).unlink()
     assert full.build().built_shards == 1, "a receipt without contents counts as none"
 

@@ -28,7 +28,7 @@ from tfprep.errors import BuildError
 from tfprep.records import Frame, format_index
 from tfprep.storage.local import sync_folder
 from tfprep.storage.store import open_store
-from tfprep.storage.urls import durable_write, read_content, remove_file, size_of, whole_write
+from tfprep.storage.urls import durable_write, read_content, remove_file, size_of
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,8 @@ def read_receipts(layout: Layout, shards: Iterable[tuple[str, int]]) -> Iterator
 
 def write_receipt(layout: Layout, receipt: Receipt, contents: Contents) -> None:
     """Write the contents first and the receipt last. A power failure may keep the receipt only, which counts as none."""
-    whole_write(contents_path(layout, receipt), with_digest(vars(contents)))  # asdict() would copy every row.
+    rows = with_digest(vars(contents))  # asdict() would copy every row
+    durable_write(contents_path(layout, receipt), rows, sync=False)
     durable_write(layout.receipt(receipt.split, receipt.shard), with_digest(asdict(receipt)))
 
 

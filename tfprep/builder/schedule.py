@@ -123,10 +123,10 @@ def _import_publication() -> None:
 
     import tfprep.builder.publish
     import tfprep.builder.report  # noqa: F401
-    from tfprep.inspect.pages import compiled
+    from tfprep.inspect.pages import environment
 
     building_versions()
     for template in ("page", "macros", "report"):
-        compiled(f"inspect/pages/{template}.html.j2")
+        environment().get_template(f"inspect/pages/{template}.html.j2")
     Image.preinit()
     pa.array([0])  # PyArrow imports pandas, where it is installed, at its first array

@@ -101,30 +101,26 @@ def remove_file(path: Path) -> None:
     remove_files(path.parent, [path.name])
 
 
-def durable_write(path: Path, content: str | bytes) -> None:
+def durable_write(path: Path, content: str | bytes, *, sync: bool = True) -> None:
     """Write a file so that it is there whole or not at all, also after a power failure. Every command writes with it.
 
     Args:
         path: A local path, or a URL.
         content: Text, in which lone surrogates become the bytes that they stand for, or bytes.
+        sync: False leaves it to the caller to sync the folder, without which the name is not durable.
 
     Raises:
         BuildError: The disk refuses.
         StorageError: The store refuses.
     """
-    whole_write(path, content)
-    if not is_remote(path):
-        sync_folder(path.parent)
-
-
-def whole_write(path: Path, content: str | bytes) -> None:
-    """Write a file as `durable_write` does, but for its name: that is durable when the caller syncs the folder."""
     data = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
     if is_remote(path):
         open_store(path.parent).write(path.name, data)
         return
     with whole_file(path) as file:
         file.write(data)
+    if sync:
+        sync_folder(path.parent)
 
 
 class _ObjectFile(io.RawIOBase):

@@ -18,7 +18,7 @@ from tfprep.records import Frame, format_index, frame
 from tfprep.records.framing import footer_crc
 from tfprep.storage.local import temporary_path, writing
 from tfprep.storage.store import Store
-from tfprep.storage.urls import whole_write
+from tfprep.storage.urls import durable_write
 
 
 class ShardFile:
@@ -59,7 +59,7 @@ class ShardFile:
         """Give the file its final name, and write the `.idx` beside it. The caller syncs the folder."""
         with writing(self._path):
             self._temporary.replace(self._path)
-        whole_write(self._path.with_name(f"{self._path.name}.idx"), format_index(self._frames))
+        durable_write(self._path.with_name(f"{self._path.name}.idx"), format_index(self._frames), sync=False)
 
     def put(self, store: Store) -> FileInfo:
         """Write the file to a store, with its `.idx`, under a name that belongs to its content."""

@@ -14,20 +14,16 @@ def render(template: str, **values: Any) -> str:
 
     `values` are the names that it uses; any other name in it is an error.
     """
-    return str(compiled(template).render(values))
-
-
-def compiled(template: str) -> Any:
-    """Return a template of the package, which is compiled once; those that it extends or imports are not yet."""
-    return _environment(_PACKAGE).get_template(template)
+    return str(environment().get_template(template).render(values))
 
 
 @cache
-def _environment(folder: Path) -> Any:
+def environment() -> Any:
+    """Return Jinja2's environment, which compiles each template once."""
     import jinja2  # imported here, as only the commands that write pages need it
 
     return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder),
+        loader=jinja2.FileSystemLoader(_PACKAGE),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
