@@ -258,6 +258,28 @@ print([name for name in ("tensorflow", "keras", "torch", "tqdm") if name in sys.
 """
 
 
+PUBLISHED = """
+import sys
+from tfprep.builder.run import Build
+
+def publish(self, *arguments, real=Build._publish, **options):
+    before = set(sys.modules)
+    summary = real(self, *arguments, **options)
+    packages = ("numpy", "pyarrow", "PIL", "jinja2", "importlib", "tfprep")
+    print(sorted(name for name in set(sys.modules) - before if name.partition(".")[0] in packages))
+    return summary
+
+Build._publish = publish
+"""
+
+
+def test_what_publishes_a_version_is_imported_while_workers_are_busy(tmp_path):
+    """All cores but one wait for the publication."""
+    write_photos(tmp_path / "raw", 6)
+    done = run([sys.executable, "-c", PUBLISHED + IMPORTS, 1], cwd=tmp_path)
+    assert done.stdout.splitlines()[0] == "[]", done.stderr
+
+
 def test_a_build_with_its_report_and_its_workers_import_no_framework(full, tmp_path):
     write_photos(tmp_path / "raw", 6)
     for workers in (0, 1):

@@ -130,11 +130,9 @@ class Build:
     confirm: Callable[[str], bool] | None = None
     _run: str = field(default_factory=lambda: secrets.token_hex(6))
     _scheduler: ShardScheduler | None = None
-
-    @property
-    def _built(self) -> Mapping[tuple[str, int], int]:
-        """The number of samples of each shard that was written."""
-        return self._scheduler.built if self._scheduler else {}
+    _built: Mapping[tuple[str, int], int] = field(
+        default_factory=dict
+    )  # the number of samples of each shard that was written
 
     def build(self) -> BuildSummary:
         """Build what is due, and publish."""
@@ -365,6 +363,7 @@ class Build:
             self.engine.start()
             self.engine.open(self._context(plan))
             self._scheduler = ShardScheduler(plan, self.engine, self.log_event, self.on_progress, self.started)
+            self._built = self._scheduler.built
         try:
             self._scheduler.run(pending)
         finally:

@@ -228,8 +228,8 @@ def _progress(quiet: bool) -> Iterator[Callable[[BuildProgress], None] | None]:
             from tqdm import tqdm  # in 20 ms, while the workers are busy
 
             if bar is None:
-                options: dict[str, Any] = {"delay": 2, "dynamic_ncols": True, "smoothing": 0.1}
-                bar = stack.enter_context(tqdm(unit=" images", disable=lines, **options))
+                options: Any = {"delay": 2, "dynamic_ncols": True, "smoothing": 0.1, "disable": lines}
+                bar = stack.enter_context(tqdm(unit=" images", **options))
             state = f"shard {progress.shards_done}/{progress.shards}, {progress.rejected} rejected"
             bar.total = progress.samples
             bar.set_postfix_str(state, refresh=False)

@@ -211,7 +211,6 @@ class _ShardFile:
         task, file = self._task, self._file()
         if len(self._rows) != task.records:  # a batch before failed, and this was waiting already
             raise BuildError(f"{task}: {len(self._rows)} of {task.records} records were written")
-        file.sync()
         file.commit()
         sync_folder(self._path.parent)  # before its receipt, which is in another folder
         file.close()

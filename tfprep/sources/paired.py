@@ -129,23 +129,19 @@ class Paired:
 
     def _rows(self, root: Path, classes: tuple[str, ...] | None, tally: Counter[str]) -> Iterator[Row]:
         pattern, others = compile_pattern(self.image, "Paired: image"), self._others()
-        companions, with_field = Companions(root), set[str]()
-        first = None
-        for image in listed_images(
-            root, pattern, splits=self.splits, classes=classes, tally=tally, rivals=others.values()
-        ):
-            first, files = first or image, [image.path]
+        companions, first, count = Companions(root), None, 0
+        listed = listed_images(root, pattern, splits=self.splits, classes=classes, tally=tally, rivals=others.values())
+        for image in listed:
+            count, first, files = count + 1, first or image, [image.path]
             for name, other in others.items():
                 path, is_there = companions.find(other, image.holes)
                 files.append(path)
-                if is_there:
-                    with_field.add(name)
-                else:
+                if not is_there:
                     tally[f"image without its {name}"] += 1
             group = dicom_group(self.splits, root, image.path)
             yield Entry(key_of(image.path), image.split, tuple(files), image.values), group
         for name, other in others.items():
-            if first is not None and name not in with_field:
+            if first is not None and tally[f"image without its {name}"] == count:
                 path, other_file = companions.find(other, first.holes)[0], next(walk(root, other, Counter()), None)
                 seen = f"no file fits {other.text!r}"
                 if other_file is not None:

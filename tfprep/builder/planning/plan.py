@@ -235,7 +235,6 @@ def maker_versions() -> dict[str, str]:
     }
 
 
-@cache
 def building_versions() -> dict[str, str]:
     """Return the versions that all machines of one build share, and that the manifest names: of libraries, tfprep and Python."""
     from importlib.metadata import version  # takes 20 ms, which only publication and parts need

@@ -42,12 +42,6 @@ class ShardFile:
         self._bytes += len(framed)
         return written, footer_crc(framed)
 
-    def sync(self) -> None:
-        """Write the records to the disk."""
-        with writing(self._path):
-            self._file.flush()
-            os.fsync(self._file.fileno())
-
     def close(self) -> None:
         """Close the file, and remove it if it was not committed."""
         with suppress(OSError):  # The disk is full: that was reported.
@@ -56,8 +50,10 @@ class ShardFile:
             self._temporary.unlink(missing_ok=True)
 
     def commit(self) -> None:
-        """Give the file its final name, and write the `.idx` beside it. The caller syncs the folder."""
+        """Give the file, synced, its final name, and write the `.idx` beside it. The caller syncs the folder."""
         with writing(self._path):
+            self._file.flush()
+            os.fsync(self._file.fileno())
             self._temporary.replace(self._path)
         durable_write(self._path.with_name(f"{self._path.name}.idx"), format_index(self._frames), sync=False)
 
@@ -65,6 +61,8 @@ class ShardFile:
         """Write the file to a store, with its `.idx`, under a name that belongs to its content."""
         info = self.info()
         info = replace(info, name=stored_name(info.name, info.sha256))
+        with writing(self._path):
+            self._file.flush()
         store.write(f"{info.name}.idx", format_index(self._frames).encode())
         store.write(info.name, self._temporary)
         return info

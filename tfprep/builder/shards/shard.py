@@ -265,8 +265,6 @@ def _build(context: BuildContext, task: ShardTask, mark: Mark) -> Receipt:
             shard.add(position)
         mark(NO_ITEM)
         context.recipe.check_files()  # A function may have read them only now.
-        for file in files:
-            file.sync()
         return _commit(context, task, shard, files)
 
 
