@@ -76,12 +76,14 @@ class Progress:
     def delivered(self, steps: Pass, step: int) -> None:
         """Note that a pass delivered the batch of this step."""
         with self._lock:
-            if steps.number == self._begun:
+            end = steps.end_of_epoch(step)
+            uses_epoch = step - steps.first >= steps.look or step + 1 == end
+            if steps.number <= self._moved or self.is_evaluation or not uses_epoch:
+                end = self.next_step
+            next_step = max(self.next_step, end)
+            if steps.number == self._begun:  # after all calls: Ctrl-C in one of them changes nothing
                 self.position = step + 1
-            if steps.number > self._moved and not self.is_evaluation:
-                end = steps.end_of_epoch(step)
-                if step - steps.first >= steps.look or step + 1 == end:
-                    self.next_step = max(self.next_step, end)
+            self.next_step = next_step
 
     def warn_of_looks(self, most: int) -> None:
         """Say once where the `most` batches that a framework takes to build a model, or in advance, can be an epoch."""
