@@ -178,8 +178,8 @@ def test_closing_leaves_no_process_however_busy(entry):
     pool = Pool(entry, {}, 2)
     for _ in range(4):
         pool.submit({"items": 100, "sleep": 0.3})
-    next(event for event in pool.events() if event and all(state.task is not None for state in pool.workers()))
-    processes = [psutil.Process(state.process) for state in pool.workers()]
+    next(event for event in pool.events() if event and all(process.task is not None for process in pool.workers()))
+    processes = [psutil.Process(process.pid) for process in pool.workers()]
     pool.close()
     assert psutil.wait_procs(processes, timeout=120)[1] == []
 
@@ -231,7 +231,7 @@ def test_signals_from_outside_cost_nothing(entry, seed):
             results[event.task] = event.result["made"]
             if len(results) in (2, 4, 6, 8):
                 time.sleep(rng.uniform(0, 0.2))
-                os.kill(rng.choice(pool.workers()).process, 9)
+                os.kill(rng.choice(pool.workers()).pid, 9)
     pool.close()
     assert [sorted(results[task]) for task in tasks] == [[*range(20)]] * 12
 

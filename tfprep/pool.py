@@ -32,7 +32,7 @@ import sys
 import threading
 import time
 import traceback
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe
@@ -188,7 +188,7 @@ class Task:
     since: float = 0.0
     worker: str = ""
     lost: dict[int, str] = field(default_factory=dict)
-    tries: Counter[int | None] = field(default_factory=Counter)
+    tries: dict[int | None, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -223,16 +223,6 @@ class Died:
 
 Event: TypeAlias = Progress | Done | Died | None
 """What happened to a task; None if nothing did for a moment, so that the caller can look after other things."""
-
-
-@dataclass(frozen=True)
-class WorkerState:
-    """A worker's process, its task and the item that it announced last (None if it waits), and the time since then."""
-
-    process: int
-    task: Task | None
-    item: int | None
-    seconds: float
 
 
 def _message(kind: int, number: int, content: Any) -> bytes:
@@ -295,7 +285,7 @@ class Pool:
         self._numbers = 0
         self._waiting: deque[Task] = deque()
         self._again: deque[Task] = deque()
-        self._processes: list[_Process] = []
+        self._processes: list[Process] = []
         self._selector = selectors.DefaultSelector()
         self._lock = threading.RLock()
         self._deaths_in_a_row = 0
@@ -344,7 +334,8 @@ class Pool:
             self._numbers += 1
             self._tasks[task.number] = task
             self._waiting.append(task)
-            self._hand_out()
+            if len(self._waiting) == 1:  # where others wait no process has room
+                self._hand_out(self._processes)
         return task
 
     def events(self) -> Iterator[Event]:
@@ -380,8 +371,8 @@ class Pool:
         else:
             self._thread = thread
 
-    def workers(self) -> tuple[WorkerState, ...]:
-        return tuple(process.state() for process in list(self._processes))
+    def workers(self) -> tuple[Process, ...]:
+        return tuple(self._processes)
 
     def stop(self) -> None:
         """Ask the thread of `on_done` to end the processes. Takes no lock and waits for nothing, so a finalizer may call it."""
@@ -402,7 +393,7 @@ class Pool:
     # --- processes ----------------------------------------------------------------------------------------------------
 
     def _start_one(self, number: int) -> None:
-        process = _Process(self._entry, self._environment, self._pass_fds, number)
+        process = Process(self._entry, self._environment, self._pass_fds, number)
         with self._lock:
             if self._opening is not None:
                 process.send(self._opening)
@@ -420,9 +411,9 @@ class Pool:
             self._processes.clear()
             self._selector.close()
 
-    def _hand_out(self) -> None:
-        """Give tasks to processes that are ready and have room. A task that is run again has a process to itself."""
-        ready = [process for process in self._processes if process.is_ready]
+    def _hand_out(self, processes: Sequence[Process]) -> None:
+        """Give tasks to those of these processes that are ready and have room. A task that is run again has one to itself."""
+        ready = [process for process in processes if process.is_ready]
         while self._again and (free := [process for process in ready if not process.tasks]):
             free[0].give(self._again.popleft())
         while self._waiting and ready:
@@ -442,13 +433,15 @@ class Pool:
         if self._item_timeout_s is None:
             return
         for process in list(self._processes):
-            state = process.state()
-            slack_s = _ANNOUNCE_S if state.task is not None and not state.task.careful else 0.0
-            if state.item is not None and state.seconds > self._item_timeout_s + slack_s:
+            task = process.task
+            if task is None or task.item is None:
+                continue
+            slack_s = 0.0 if task.careful else _ANNOUNCE_S
+            if time.monotonic() - task.since > self._item_timeout_s + slack_s:
                 process.kill()
                 yield from self._replace(process, f"no end after {self._item_timeout_s:g} s; its process was killed")
 
-    def _take(self, process: _Process) -> Iterator[Event]:
+    def _take(self, process: Process) -> Iterator[Event]:
         try:
             kind, number, content = pickle.loads(process.pipe.recv_bytes())
         except (EOFError, OSError):  # also within a message
@@ -458,7 +451,7 @@ class Pool:
         if kind == _READY:
             with self._lock:
                 process.is_ready = True
-                self._hand_out()
+                self._hand_out([process])
             self.ready = self.ready or all(worker.is_ready for worker in self._processes)
         elif kind == _FAILED and (task is None or self._callback is None):
             raise content
@@ -470,10 +463,10 @@ class Pool:
             self._deaths_in_a_row = 0
             with self._lock:
                 del process.tasks[number], self._tasks[number]
-                self._hand_out()
+                self._hand_out([process])
             yield Done(task, content)
 
-    def _replace(self, process: _Process, too_long: str = "") -> Iterator[Event]:
+    def _replace(self, process: Process, too_long: str = "") -> Iterator[Event]:
         """Replace a process that has ended, or was killed because an item took too long, and run its tasks again."""
         self._selector.unregister(process.pipe)
         tasks = list(process.tasks.values())
@@ -494,12 +487,12 @@ class Pool:
             yield from self._run_again(task, reason, process.number, 1 if too_long else _MOST_TRIES)
         self._start_one(process.number)
         with self._lock:  # another may be free for a task that is run again
-            self._hand_out()
+            self._hand_out(self._processes)
 
     def _run_again(self, task: Task, reason: str, worker: int, most_tries: int) -> Iterator[Event]:
         """Run a task again whose process has ended; only announced items can be blamed for that."""
         item = task.item if task.careful else None
-        task.tries[item] += task.careful
+        task.tries[item] = task.tries.get(item, 0) + task.careful
         lost = task.tries[item] >= most_tries
         yield Died(task, item, reason, worker, lost and item is not None)
         if lost and item is None:
@@ -536,8 +529,8 @@ class Pool:
                 self._callback(task, errors.BuildError(self.failure or ENDED))
 
 
-class _Process:
-    """One process, seen from its parent: its pipe, and its tasks by number."""
+class Process:
+    """One process, seen from its parent: its id, its pipe, and its tasks by number."""
 
     def __init__(self, entry: str, environment: Mapping[str, str], pass_fds: Sequence[int], number: int) -> None:
         self.number, self.tasks, self.is_ready = number, dict[int, Task](), False
@@ -557,12 +550,18 @@ class _Process:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             of_child.close()
-        self.name = f"worker process {number} (pid {self._process.pid})"
+        self.pid = self._process.pid
+        self.name = f"worker process {number} (pid {self.pid})"
+
+    @property
+    def task(self) -> Task | None:
+        """The task that it got first of those that it has."""
+        return next(iter(list(self.tasks.values())), None)
 
     @property
     def load(self) -> float:
-        """The number of its tasks; infinite where it has one to itself."""
-        return float("inf") if any(task.careful for task in self.tasks.values()) else len(self.tasks)
+        """The number of its tasks; infinite where the only one has it to itself."""
+        return float("inf") if self.task is not None and self.task.careful else len(self.tasks)
 
     def give(self, task: Task) -> None:
         self.tasks[task.number] = task
@@ -572,12 +571,6 @@ class _Process:
     def send(self, message: bytes) -> None:
         with contextlib.suppress(OSError):  # It died: its pipe will end.
             self.pipe.send_bytes(message)
-
-    def state(self) -> WorkerState:
-        task = next(iter(list(self.tasks.values())), None)
-        item = None if task is None else task.item
-        seconds = 0.0 if task is None or item is None else time.monotonic() - task.since
-        return WorkerState(self._process.pid, task, item, seconds)
 
     def kill(self) -> None:
         self._process.kill()
@@ -649,9 +642,8 @@ class _Worker:
                 return
             try:
                 self._run(work, message)
-            except (
-                BaseException
-            ):  # such as no memory: another process tries it; a thread that ended here would be missed by nobody
+            except BaseException:
+                # Such as no memory: another process tries it. A thread that ended here would be missed by nobody.
                 traceback.print_exc()
                 os._exit(1)
 

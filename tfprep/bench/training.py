@@ -54,7 +54,7 @@ def loader_candidate(data: Data, split: str, batch_size: int, *, name: str = "tf
 
     def begin() -> Iteration:
         loader = data.loader(split, batch_size=batch_size, **{"training": True, **options})
-        loader = loader.repeat() if loader.pipeline.training else loader
+        loader = loader.repeat() if loader.pipeline.plan.training else loader
         return Iteration(loader, iter(loader.eager()))
 
     return Candidate(name, begin)

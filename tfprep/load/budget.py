@@ -201,8 +201,9 @@ PROCESS_BYTES = 40 << 20
 """Memory of a worker process beside batches and cache: Python, NumPy, OpenCV and scratch memory. 24 to 35 MB were measured."""
 SPARE_TASKS = 1
 """Tasks that wait in a process for a thread: the next rows are there when one has finished."""
-JOB_ROWS = 64
-"""The most rows that are sent to a worker process at a time, which costs both sides some 100 µs of Python."""
+TASK_ROWS, TASK_BYTES = 128, 24 << 20
+"""The most rows of a task, which costs some 300 µs of Python and as much again in a worker process, and the most bytes that it
+fills: some 30 ms, as the batches of a task come at the same time."""
 PROCESSES_SHARE = 0.5
 """The most that all processes may take of `memory_budget`."""
 
@@ -223,10 +224,15 @@ class WorkersPlan:
         """Memory of the processes beside batches and cache."""
         return self.processes * PROCESS_BYTES
 
+    @property
+    def tasks(self) -> int:
+        """The number of tasks that are taken at a time, or wait for a thread."""
+        return max(1, self.processes) * (self.threads + SPARE_TASKS)
+
     def most_prefetch(self, batch_rows: int) -> int:
-        """One and a half times the batches that have rows for every job: the first of them may be the last to be full."""
-        rows = self.processes * (self.threads + SPARE_TASKS) * JOB_ROWS
-        return max(PREFETCH, -(-3 * rows // (2 * max(batch_rows, 1))))
+        """One and a half times the batches that have rows for every task: the first of them may be the last to be full."""
+        rows = 3 * self.tasks * TASK_ROWS // 2 if self.processes else 0
+        return max(PREFETCH, -(-rows // max(batch_rows, 1)))
 
 
 def plan_workers(

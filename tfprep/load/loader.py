@@ -223,12 +223,12 @@ class BatchPass(Pass):
             return spare
         if spare is not None:
             spare.cancel()
-        return Prefetcher(self._pipeline, step, None if self._pipeline.training else self._stop)
+        return Prefetcher(self._pipeline, step, None if self._pipeline.plan.training else self._stop)
 
     def _end(self) -> None:
         """In training the next pass usually begins where this one ends, and its first batches are being filled."""
         prefetcher, self._prefetcher = self._prefetcher, None
-        if prefetcher is not None and self._pipeline.training and prefetcher.step == self._stop:
+        if prefetcher is not None and self._pipeline.plan.training and prefetcher.step == self._stop:
             self._progress.spare = prefetcher
 
 
@@ -348,7 +348,7 @@ class Loader(Run):
         names = ", ".join(dict.fromkeys(source.name for source in self.pipeline.sources))
         samples = f"{schedule.size:,} samples in {schedule.order} order"
         steps = f"{counted(self.steps_per_epoch, 'step')} of {schedule.batch_size}"
-        if not self.pipeline.training:
+        if not self.pipeline.plan.training:
             return f"<{kind} of {names} for evaluation (training=False): {samples}, as they are, {steps}>"
         passes = {None: "a pass has no end", 1: "a pass is an epoch"}.get(
             self._epochs, f"a pass is {self._epochs} epochs"
@@ -376,7 +376,7 @@ class Loader(Run):
 
     def _epochs_of(self, count: Any) -> int | None:
         """The epochs of `repeat(count)`, None for a stream without an end."""
-        if not self.pipeline.training:
+        if not self.pipeline.plan.training:
             raise LoaderError("repeat() is for training; with training=False every pass reads the same samples once")
         whole = isinstance(count, int | np.integer) and not isinstance(count, bool)
         if count is not None and (not whole or (count < 1 and count != -1)):

@@ -11,6 +11,7 @@ import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from tfprep.load.plan import plan_loader
 from tfprep.load.reader.batch import BadRecords, Batch, BatchAssembler, DecodedCache
 from tfprep.load.reader.rows import stop_opencv_threads
 from tfprep.load.reader.table import SplitRows
-from tfprep.load.reader.workers import Setup, WorkerPool, answer
+from tfprep.load.reader.workers import Part, Setup, WorkerPool, answer
 from tfprep.load.slots import BatchSlots, SharedMemory
 from tfprep.load.threads import Threads, ThreadState
 
@@ -103,10 +104,6 @@ class Pipeline:
         """A pickle holds the options: another process opens files and starts threads of its own."""
         return Pipeline, (self.sources, self.options)
 
-    @property
-    def training(self) -> bool:
-        return self.plan.training
-
     # --- a batch in the calling thread ----------------------------------------------------------------------------------
 
     def batch(self, step: int) -> Batch:
@@ -134,10 +131,10 @@ class Pipeline:
         batch = Batch(step, rows, values)
         if self.plan.is_remote:
             batch.fetched = self.assembler.reader.files.fetch(self.assembler.byte_spans(rows))
-        errors: list[BaseException | None] = []
-        self.assembler.fill(batch, 0, count, self._state(), errors.append)
-        if errors[0] is not None:
-            raise errors[0]
+        results: list[Any] = []
+        self.assembler.fill([Part(batch, rows, results.append)], self._state())
+        if isinstance(results[0], BaseException):
+            raise results[0]
         batch.fetched = None
         return batch
 
@@ -154,7 +151,7 @@ class Pipeline:
         stop_opencv_threads(self.assembler.reading)
         threads = self.plan.threads
         if self.pool is not None:
-            self.pool.on_done(answer)
+            self.pool.on_done(partial(answer, self.pool.state))
             if not self.pool.stopped:  # they read until the processes have started, and then hand out rows only
                 threads = min(threads, MANY_CPUS)
         self.threads.grow(threads)
@@ -209,7 +206,7 @@ class Pipeline:
         plan, schedule, memory = self.plan, self.schedule, self.plan.memory
         return {
             "samples": schedule.sampler.size,
-            "training": self.training,
+            "training": plan.training,
             "steps_per_epoch": schedule.steps_per_epoch,
             "left_out_per_epoch": schedule.left_out,
             "order": schedule.order,

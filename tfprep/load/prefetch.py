@@ -1,8 +1,8 @@
 """Batches are filled ahead of their use: a window of the next steps, each split into chunks of rows.
 
-A chunk is a task for a thread, which fills its rows or sends them to a worker process. The thread that learns of the last chunk
-of a batch completes it: it mixes samples, and then the batch's future is done. The consumer takes batches in order. What a step
-reads is computed by a thread, for many steps at once.
+A chunk is a task for a thread, which fills its rows or sends them to a worker process; small batches that follow each other are
+one task together. The thread that learns of the last chunk of a batch completes it: it mixes samples, and then the batch's future
+is done. The consumer takes batches in order. What a step reads is computed by a thread, for many steps at once.
 
 No finalizer takes a lock: a pass that is dropped sets a flag, and threads skip its tasks.
 """
@@ -17,17 +17,18 @@ import time
 import traceback
 import weakref
 from collections import deque
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from functools import partial
 
 from tfprep.errors import LoaderError, StalledPipelineError
 from tfprep.fields import Array
-from tfprep.load.budget import JOB_ROWS
+from tfprep.load.budget import TASK_BYTES, TASK_ROWS
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.reader.batch import Batch
 from tfprep.load.reader.files import ByteSpans, Fetched, ReadAhead
 from tfprep.load.reader.rows import Rows
-from tfprep.load.reader.workers import CLOSED
+from tfprep.load.reader.workers import CLOSED, Part, Unread, WorkerPool
 from tfprep.load.slots import retire_shared
 from tfprep.load.threads import ThreadState, WeakList
 
@@ -35,8 +36,6 @@ PLAN_ROWS, PLAN_STEPS = 4096, 16
 """Rows, or at least this number of steps, whose indices are computed at once: some thousand cost hardly more than one."""
 LONGEST_WAIT_S = 1e6
 """Used for an infinite wait, which `Future` does not take: twelve days."""
-MOST_ROWS, LEAST_ROWS = 32, 16
-"""Rows of a chunk for a thread. Each chunk costs some 20 µs of Python, and many threads share one GIL."""
 
 
 class Filling:
@@ -45,16 +44,15 @@ class Filling:
     def __init__(self, step: int) -> None:
         self.step = step
         self.future: Future[Batch] = Future()
+        self.fetched: Future[Fetched] | None = None
         self.batch: Batch | None = None
         self.pending = 0
         """Rows that are not filled yet."""
 
     def fail(self, error: BaseException) -> None:
         """End the wait for this batch with an error, unless it is full."""
-        try:
+        with suppress(InvalidStateError):
             self.future.set_exception(error)
-        except Exception:  # it is done: nobody waits
-            return
 
 
 class StepPlans:
@@ -95,7 +93,6 @@ class Prefetcher:
 
     def __init__(self, pipeline: Pipeline, first: int, stop: int | None) -> None:
         self._pipeline, self._schedule, self._stop = pipeline, pipeline.schedule, stop
-        self._process = pipeline.made_in
         self.step = self._first = first
         """`step` is that of the batch that comes next."""
         self._lock = threading.Lock()
@@ -118,7 +115,7 @@ class Prefetcher:
             StalledPipelineError: No batch came within `timeout_s`.
             Exception: What filling the batch, or planning it, raised.
         """
-        if os.getpid() != self._process:
+        if os.getpid() != self._pipeline.made_in:
             raise LoaderError(
                 "the passes of this loader belong to the process that forked this one: make a loader here, start this process "
                 "with the method 'spawn', which sends a loader as its options, or take batches by their step, loader[step]"
@@ -167,7 +164,7 @@ class Prefetcher:
 
     def close(self, error: BaseException | None = None) -> None:
         """Cancel, and end the consumer's wait with this error."""
-        if os.getpid() != self._process:
+        if os.getpid() != self._pipeline.made_in:
             return
         self.cancel()
         error, window, failed = error or LoaderError(CLOSED), self._window, Filling(self.step)
@@ -186,7 +183,7 @@ class Prefetcher:
         if self._ahead is not None:
             self._ahead.start()
         self._window.append(first := Filling(self.step))
-        self._open(first)  # it is planned by itself, so that it comes soon
+        self._open([first])  # it is planned by itself, so that it comes soon
         self._advance()
         self.interrupted = False
 
@@ -224,76 +221,85 @@ class Prefetcher:
         pool = self._pipeline.pool
         return "\n".join([*lines, *(pool.describe() if pool is not None else ())])
 
+    @property
+    def _pool(self) -> WorkerPool | None:
+        """The worker processes, if they fill rows: threads do until all have started, and where they cannot."""
+        pool = self._pipeline.pool
+        return pool if pool is not None and pool.ready and not pool.failure else None
+
     # --- the window -----------------------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Let threads open batches as far as the window allows."""
-        last = self.step + self._pipeline.assembler.prefetch
-        for step in range(self.step + len(self._window), last if self._stop is None else min(last, self._stop)):
-            self._window.append(filling := Filling(step))
-            self._pipeline.threads.submit(partial(self._open, filling))
+        """Let threads open batches as far as the window allows, as soon as there is room for those of a task."""
+        begin, end = self.step + len(self._window), self.step + self._pipeline.assembler.prefetch
+        size = max(1, self._task_rows() // self._pipeline.plan.batch_rows)
+        if self._stop is not None and end >= self._stop:
+            end = self._stop
+        elif end - begin < size:
+            return
+        for start in range(begin, end, size):
+            fillings = [Filling(step) for step in range(start, min(start + size, end))]
+            self._window += fillings
+            self._pipeline.threads.submit(partial(self._open, fillings))
 
-    def _open(self, filling: Filling, state: ThreadState | None = None) -> None:
-        """Begin to fill a batch, as soon as what it needs from URLs is there."""
+    def _task_rows(self) -> int:
+        """Rows of a task: the window has the number of tasks that are taken at a time, or more."""
+        plan, rows = self._pipeline.plan, self._pipeline.plan.batch_rows
+        each = self._pipeline.assembler.prefetch * rows // plan.workers.tasks
+        return max(1, min(each, TASK_ROWS, TASK_BYTES * rows // plan.memory.batch_bytes))
+
+    def _open(self, fillings: list[Filling], state: ThreadState | None = None) -> None:
+        """Begin to fill batches, each as soon as what it needs from URLs is there."""
         if self._ahead is None or self.cancelled:
-            self._begin(filling, state)
-        else:
+            self._begin(fillings, state)
+            return
+        for filling in fillings:
             self._ahead.fetched(filling.step).add_done_callback(partial(_begin_fetched, weakref.ref(self), filling))
 
-    def _begin(
-        self, filling: Filling, state: ThreadState | None = None, fetched: Future[Fetched] | None = None
-    ) -> None:
-        if self.cancelled:
-            filling.fail(LoaderError(CLOSED))  # it may have come into the window after `close` has emptied that
-        if filling.future.done():
-            return
+    def _begin(self, fillings: list[Filling], state: ThreadState | None = None) -> None:
+        """Divide a batch into tasks, or make a task of several. Without `state` the caller does not read."""
         if state is not None:
             state.enter("planning")
-        try:
-            content = None if fetched is None else fetched.result()
-            rows = self._plans.take(filling.step)
-            count = len(rows)
-            form = int(rows["form"][0]) if count else self._schedule.form(filling.step)
-            values = self._pipeline.slots.arrays(count, form)
-            batch = filling.batch = Batch(filling.step, rows, values, fetched=content)
-        except Exception as error:  # such as no memory for a batch
-            filling.fail(error)
-            return
-        if not count:  # this host has no part in the last batch
-            self._finish(filling)
-            return
-        filling.pending, size = count, self._chunk_rows(filling.step, count)
-        for start in range(0, count, size):
-            stop = min(start + size, count)
-            self._pipeline.threads.submit(partial(self._fill, filling, batch, start, stop))
+        chunks: list[Part] = []
+        for filling in fillings:
+            if self.cancelled:
+                filling.fail(LoaderError(CLOSED))  # it may have come into the window after `close` has emptied that
+                continue
+            try:
+                fetched, filling.fetched = filling.fetched, None  # the bytes go when the batch is full
+                rows = self._plans.take(filling.step)
+                count = len(rows)
+                form = int(rows["form"][0]) if count else self._schedule.form(filling.step)
+                values = self._pipeline.slots.arrays(count, form)
+                batch = filling.batch = Batch(filling.step, rows, values, fetched=fetched.result() if fetched else None)
+            except Exception as error:  # such as no memory for a batch
+                filling.fail(error)
+                continue
+            if not count:  # this host has no part in the last batch
+                self._finish(filling)
+                continue
+            filling.pending, size = count, count if len(fillings) > 1 else self._task_rows()
+            if filling.step == self._first:  # all threads share its work, and end at about the same time
+                size = min(size, -(-count // (2 * self._pipeline.plan.threads)))
+            size = -(-count // max(1, round(count / size)))  # chunks of about one size
+            for start in range(0, count, size):
+                some = rows.take(slice(start, start + size))
+                chunks.append(Part(batch, some, partial(self._filled, filling, len(some))))
+        for task in [chunks] if len(fillings) > 1 else [[chunk] for chunk in chunks]:
+            if state is not None and self._pool is not None:  # which takes no time
+                self._fill(task, state)
+            else:
+                self._pipeline.threads.submit(partial(self._fill, task))
 
-    def _chunk_rows(self, step: int, rows: int) -> int:
-        """Rows of a chunk: few of the first batch, so that all threads share its work and end at about the same time."""
-        threads, pool = self._pipeline.plan.threads, self._pipeline.pool
-        if pool is not None and pool.is_working:
-            threads = pool.tasks
-            size = min(max(self._pipeline.assembler.prefetch * self._schedule.batch_size // threads, 1), JOB_ROWS)
-        else:
-            size = min(max(-(-rows // threads), LEAST_ROWS), MOST_ROWS)
-        if step == self._first:
-            return min(-(-rows // (2 * threads)), MOST_ROWS)
-        return -(-rows // -(-rows // size))  # chunks of about one size
+    def _fill(self, chunks: list[Part], state: ThreadState) -> None:
+        """Fill the chunks of a task, in a reading thread."""
+        if not self.cancelled:
+            self._pipeline.assembler.fill(chunks, state, self._pool)
 
-    def _fill(self, filling: Filling, batch: Batch, start: int, stop: int, state: ThreadState) -> None:
-        """Fill a chunk, in a reading thread; the last one completes the batch."""
-        filled = partial(self._filled, filling, stop - start)
-        if self.cancelled or filling.future.done():
-            filled(None)
-        else:
-            pool = self._pipeline.pool
-            pool = pool if pool is not None and pool.is_working else None
-            state.is_linked = pool is not None  # the processes count the time
-            self._pipeline.assembler.fill(batch, start, stop, state, filled, pool)
-
-    def _filled(self, filling: Filling, rows: int, error: BaseException | None) -> None:
-        """Note that a chunk is filled, in any thread."""
-        if error is not None:
-            filling.fail(error)
+    def _filled(self, filling: Filling, rows: int, result: Unread) -> None:
+        """Note that a chunk is filled, or why it is not, in any thread."""
+        if isinstance(result, BaseException):
+            filling.fail(result)
         with self._lock:
             filling.pending -= rows
             is_last = not filling.pending
@@ -320,9 +326,9 @@ class Prefetcher:
 
 def _begin_fetched(reference: weakref.ref[Prefetcher], filling: Filling, fetched: Future[Fetched]) -> None:
     """Begin to fill a batch, unless its pass was dropped: requests on their way do not keep one alive."""
-    prefetcher = reference()
+    filling.fetched, prefetcher = fetched, reference()
     if prefetcher is not None:
-        prefetcher._pipeline.threads.submit(partial(prefetcher._begin, filling, fetched=fetched))
+        prefetcher._pipeline.threads.submit(partial(prefetcher._begin, [filling]))
 
 
 _open: WeakList[Prefetcher] = WeakList()
@@ -336,12 +342,12 @@ def open_prefetchers(pipeline: Pipeline) -> list[Prefetcher]:
 
 def close_all() -> None:
     """End all waits, when the interpreter ends. A thread that wants the GIL after that never gets it."""
-    pipelines = {id(prefetcher._pipeline): prefetcher._pipeline for prefetcher in list(_open)}
-    for prefetcher in list(_open):
+    prefetchers = list(_open)
+    for prefetcher in prefetchers:
         prefetcher.close()
-    for pipeline in pipelines.values():
-        pipeline.threads.stop()
-        pipeline.threads.join()
+    for prefetcher in prefetchers:
+        prefetcher._pipeline.threads.stop()
+        prefetcher._pipeline.threads.join()
 
 
 atexit.register(close_all)

@@ -161,9 +161,11 @@ class ArraySlots:
             for number in range(len(arrays) - 1, -1, -1):
                 if sys.getrefcount(arrays[number]) > IDLE:
                     continue
-                if free >= 0 and len(arrays) > self._keep:
+                if free >= 0:
                     self._drop(free)
                 free = number
+                if len(arrays) <= self._keep:
+                    break
             if free < 0:
                 if self._shared is None:
                     self._blocks.append((private_block(self.nbytes), 0))

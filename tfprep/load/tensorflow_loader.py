@@ -134,7 +134,7 @@ class TensorFlowLoader(Loader, tf.data.Dataset):  # type: ignore[misc] # TensorF
         Raises:
             LoaderError: `count` is not a number from 1 or None.
         """
-        if not self.pipeline.training:
+        if not self.pipeline.plan.training:
             return tf.data.Dataset.repeat(self, count, name)
         return TensorFlowLoader(self.pipeline, self.progress, self._epochs_of(count))
 
@@ -216,7 +216,7 @@ def _dataset(pipeline: Pipeline, loader: int, steps: int | None) -> tf.data.Data
     """The batches of a pass of `steps` steps, or without an end, of the loader of this number."""
     outputs, pack = pipeline.outputs.outputs, pipeline.outputs.pack
     start, stop = pipeline.schedule.span(0)
-    loses_rows = not pipeline.training and pipeline.options.on_bad == "skip"
+    loses_rows = not pipeline.plan.training and pipeline.options.on_bad == "skip"
     rows = None if pipeline.schedule.smaller or loses_rows else stop - start
     specs = [spec for output in outputs for spec in _signature(output, rows)]
 

@@ -24,8 +24,8 @@ from tests.load.batches import batches, check_same, overwrite, stages
 from tests.waiting import wait_until
 from tfprep import augment, codecs
 from tfprep.errors import LoaderError, RecordError, StalledPipelineError
-from tfprep.load.budget import PROCESS_BYTES
-from tfprep.load.reader.workers import ENTRY
+from tfprep.load.budget import PROCESS_BYTES, TASK_ROWS
+from tfprep.load.reader.workers import ENTRY, WorkerPool
 from tfprep.load.slots import MappedMemory, SharedMemory
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no memfd_create")
@@ -299,9 +299,11 @@ class Dying(codecs.Raw):
         return decoded
 
 
-def test_a_record_that_ends_processes_is_a_bad_record(clicks, monkeypatch):
+@pytest.mark.parametrize("prefetch", [1, 16])
+def test_a_record_that_ends_processes_is_a_bad_record(clicks, monkeypatch, prefetch):
+    """Also where several batches are one task."""
     monkeypatch.setitem(clicks.codecs, "clicks", Dying())
-    with stream(clicks, on_bad="skip", verify="always", threads=1, prefetch=1) as loader:
+    with stream(clicks, on_bad="skip", verify="always", threads=1, prefetch=prefetch) as loader:
         for batch in islice(without_threads(loader), 6):
             assert not (batch["clicks"][..., 0] == 13).any()
         (bad,) = loader.report()["bad_records"]
@@ -589,6 +591,48 @@ def test_an_error_that_is_no_bad_record_comes_back_from_a_process(data):
         with pytest.raises(LoaderError, match="a_module_that_no_worker_has"):
             next(iter(loader))
         assert not loader.report()["workers"]["deaths"]
+
+
+def test_small_batches_that_follow_each_other_are_one_task(data, monkeypatch):
+    with stream(data, threads=2, fields=["image"]) as loader:
+        _, batches = started(loader)
+        list(islice(batches, 2 * loader.stats["prefetch"]))  # past those of threads
+        tasks, submit = [], WorkerPool.submit
+        monkeypatch.setattr(
+            WorkerPool, "submit", lambda pool, jobs, note: tasks.append(jobs) or submit(pool, jobs, note)
+        )
+        list(islice(batches, 64))
+    assert {len(jobs) * 8 for jobs in tasks} == {TASK_ROWS}
+    monkeypatch.setattr("tfprep.load.prefetch.TASK_BYTES", 16 * 24 * 32 * 3)
+    with stream(data, threads=2, fields=["image"]) as loader:  # of larger images a task has fewer rows
+        tasks.clear()
+        list(islice(started(loader)[1], 2 * loader.stats["prefetch"]))
+    assert max(map(len, tasks)) == 2
+
+
+@dataclass(frozen=True)
+class FailsAt:
+    """A function of samples that cannot work on one, by its caption."""
+
+    caption: str
+
+    def __call__(self, sample, draws):
+        return without_its_module(sample, draws) if sample["caption"] == self.caption else sample
+
+
+def test_an_error_comes_at_its_step_where_several_batches_are_one_task(data):
+    options = {"fields": ["image", "caption"], "training": False, "prefetch": 8}
+    expected = batches(data, None, batch_size=8, workers="threads", **options)[:3]
+    caption = batches(data, 4, batch_size=8, workers="threads", **options)[3]["caption"][5]
+    fails = augment.Custom(FailsAt(caption), always=True)
+    options |= {"geometry": [fails, augment.Resize(20, 20)], "threads": 1, "workers": "processes"}
+    with closing(data.numpy_loader("train", 8, **options)) as loader:
+        loader.pipeline.start_threads()
+        wait_until(lambda: loader.report()["workers"]["started"])
+        seen = []
+        with pytest.raises(LoaderError, match="a_module_that_no_worker_has"):
+            seen.extend(batch["caption"].tolist() for batch in loader)
+    assert seen == [batch["caption"].tolist() for batch in expected]
 
 
 def test_the_memory_of_dropped_batches_goes_back_to_the_system(data):

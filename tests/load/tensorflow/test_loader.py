@@ -270,7 +270,7 @@ def test_a_profile_shows_the_wait_for_input(data, tmp_path, monkeypatch):
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     fill = BatchAssembler.fill
-    monkeypatch.setattr(BatchAssembler, "fill", lambda *given: time.sleep(0.02) or fill(*given))
+    monkeypatch.setattr(BatchAssembler, "fill", lambda *given: time.sleep(0.02 * len(given[1])) or fill(*given))
     iterator = iter(data.loader("train", 8, threads=1, cache=False).repeat().eager())
     tf.profiler.experimental.start(str(tmp_path))
     list(islice(iterator, 10))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +21,9 @@ from tfprep.load.outputs import Output
 from tfprep.load.plan import LoaderPlan
 from tfprep.load.reader.files import ByteSpans, Fetched
 from tfprep.load.reader.rows import Reading, RowReader, Rows, UnreadRow
-from tfprep.load.reader.workers import WorkerPool
+from tfprep.load.reader.workers import Part, Unread, WorkerPool
 from tfprep.load.slots import private_block
 from tfprep.load.threads import ThreadState
-
-Then: TypeAlias = Callable[[BaseException | None], None]
-"""Gets an error, or None for rows that are filled."""
 
 
 @dataclass
@@ -45,13 +42,10 @@ class Batch:
     """What was fetched from URLs for its rows."""
 
     def drop_lost(self) -> None:
-        """Drop lost rows and shrink the arrays."""
+        """Drop lost rows; the arrays are new ones."""
         kept = np.setdiff1d(np.arange(len(self.rows)), self.lost)
         for name, value in self.values.items():
-            for to, row in enumerate(kept):
-                if to != row:
-                    value[to] = value[row]
-            self.values[name] = value[: len(kept)]
+            self.values[name] = [value[row] for row in kept] if isinstance(value, list) else value[kept]
 
 
 # --- decoded records --------------------------------------------------------------------------------------------------
@@ -242,16 +236,17 @@ class BatchAssembler:
 
     # --- filling ------------------------------------------------------------------------------------------------------
 
-    def fill(
-        self, batch: Batch, start: int, stop: int, state: ThreadState, then: Then, pool: WorkerPool | None = None
-    ) -> None:
-        """Fill the rows [start, stop), in this thread or by a pool, then those that replace bad ones, and call `then`."""
-        try:
-            rows = self._not_cached(batch, batch.rows.take(slice(start, stop)), state)
-        except BaseException as error:
-            then(error)
-        else:
-            self._read(batch, rows, state, then, pool)
+    def fill(self, chunks: list[Part], state: ThreadState, pool: WorkerPool | None = None) -> None:
+        """Fill chunks, in this thread or together by a worker process, then the rows that replace bad ones. Empties the list."""
+        parts: list[Part] = []
+        state.is_linked = pool is not None  # the processes count the time
+        while chunks:
+            chunk = chunks.pop(0)
+            try:
+                parts += self._parts(chunk, self._not_cached(chunk.batch, chunk.rows, state), state, pool)
+            except BaseException as error:
+                chunk.then(error)
+        self._read(parts, state, pool)
 
     def finish(self, batch: Batch) -> None:
         """Complete a batch whose rows are filled: drop lost rows, mix samples, and put channels first."""
@@ -282,40 +277,46 @@ class BatchAssembler:
         state.records_cached += int(np.count_nonzero(held))
         return rows.take(~held)
 
-    def _read(self, batch: Batch, rows: Rows, state: ThreadState, then: Then, pool: WorkerPool | None) -> None:
-        def completed(unread: Sequence[UnreadRow] | BaseException) -> None:
+    def _parts(self, chunk: Part, rows: Rows, state: ThreadState, pool: WorkerPool | None) -> list[Part]:
+        """What is to be read of a chunk; nothing where these rows are none."""
+
+        def completed(unread: Unread) -> None:
             if isinstance(unread, StopIteration):  # it would end the pass
                 unread = LoaderError(f"a geometry op or a codec raised StopIteration: {unread}")
             if isinstance(unread, BaseException):
-                then(unread)  # not raised: its traceback would hold the batch
+                chunk.then(unread)  # not raised: its traceback would hold the batch
                 return
             try:
-                replacements = self._completed(batch, rows, unread, state if pool is None else pool.state)
+                replacements = self._completed(chunk.batch, rows, unread, state if pool is None else pool.state)
             except BaseException as error:
-                then(error)
+                chunk.then(error)
             else:
-                self._read(batch, replacements, state, then, pool)
+                self._read(self._parts(chunk, replacements, state, pool), state, pool)
 
-        if not len(rows):
-            then(None)
-            return
-        try:
-            if pool is not None:
-                pool.fill(batch.values, rows, completed)
-                return
+        if len(rows):
+            return [Part(chunk.batch, rows, completed)]
+        chunk.then(())
+        return []
+
+    def _read(self, parts: list[Part], state: ThreadState, pool: WorkerPool | None) -> None:
+        """Read these parts. Each is let go with its `then`: its memory may be used again before the next one is full."""
+        if pool is not None and parts:
+            pool.fill(parts)
+        while parts and pool is None:
+            batch, rows, then = parts.pop(0)
             state.fetched = batch.fetched
-            unread: Sequence[UnreadRow] | BaseException = self.reader.fill(batch.values, rows, state)
-        except BaseException as error:
-            unread = error
-        state.fetched = None
-        completed(unread)
+            try:
+                unread: Unread = self.reader.fill(batch.values, rows, state)
+            except BaseException as error:
+                unread = error
+            state.fetched = None
+            then(unread)
 
     def _completed(self, batch: Batch, rows: Rows, unread: Sequence[UnreadRow], state: ThreadState) -> Rows:
         """Take over rows that were filled, all but the `unread` ones; return what to read instead of those."""
         state.records_read += len(rows) - len(unread)
-        filled, cache = rows, self._cache
-        if unread:
-            filled = rows.take(np.delete(np.arange(len(rows)), [failure.number for failure in unread]))
+        filled = rows.take(np.delete(np.arange(len(rows)), [failure.number for failure in unread])) if unread else rows
+        cache = self._cache
         self._verified[filled["record"]] = 1
         if cache is not None:
             cache.keep(filled, batch.values)

@@ -41,28 +41,18 @@ class Setup:
     threads: int
 
 
-class Job(NamedTuple):
-    """Rows to be filled, as `Rows.table`, of a batch of `batch_rows` whose arrays are at these offsets in the shared memory."""
-
-    batch_rows: int
-    offsets: Sequence[int]
-    table: Any
-
-
-class Outcome(NamedTuple):
-    """Rows that cannot be read, the values that are sent by output and row, an error, and counts.
-
-    The counts are the bytes that were read, and the seconds of reading, decoding and waiting.
-    """
-
-    unread: Sequence[UnreadRow] = ()
-    values: Mapping[str, Mapping[int, Any]] = {}  # can be sent, unlike a MappingProxyType
-    error: BaseException | None = None
-    counts: tuple[int, float, float, float] = (0, 0.0, 0.0, 0.0)
+Job: TypeAlias = tuple[Sequence[int], Any]
+"""The offsets of a batch's arrays in the shared memory, and rows to be filled, as `Rows.table`. A task is a list of jobs, and its
+items are all their rows."""
+Unread: TypeAlias = Sequence[UnreadRow] | BaseException
+"""Rows that cannot be read, or an error."""
+Outcome: TypeAlias = tuple[Sequence[tuple[Unread, Mapping[str, Mapping[int, Any]]]], tuple[int, float, float, float]]
+"""What is unread of each job of a task, and the values that are sent by output and row; the bytes that were read, and the seconds
+of reading, decoding and waiting."""
 
 
 def open_worker(setup: Setup) -> Work:
-    """Return the work of a process: a task is a `Job`, its items are the rows."""
+    """Return the work of a process."""
     if hasattr(os, "SCHED_BATCH"):
         # A thread that has read or waited does not take the processor from the thread that trains (sched(7)).
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
@@ -76,7 +66,7 @@ def open_worker(setup: Setup) -> Work:
         raise ImportError("a codec or an op of this dataset imports TensorFlow, which worker processes do without")
     began, own = time.monotonic(), threading.local()
 
-    def fill(values: Mapping[str, Any], rows: Rows, state: ThreadState, mark: Mark) -> list[UnreadRow]:
+    def fill(values: Mapping[str, Any], rows: Rows, state: ThreadState, mark: Mark, first_item: int) -> list[UnreadRow]:
         """Fill rows; one by one after one of them may have ended a process.
 
         Checksums are compared then, so that a damaged record is found before it is decoded, and no mapping is read any more.
@@ -84,33 +74,39 @@ def open_worker(setup: Setup) -> Work:
         if not mark.careful:
             return reader.fill(values, rows, state)
         reader.maps = False
-        unread = [
-            UnreadRow(number, f"each process that read it ended: {reason}") for number, reason in mark.lost.items()
-        ]
-        for number in sorted(set(range(len(rows))) - mark.lost.keys()):
-            mark(number)
+        unread = []
+        for number in range(len(rows)):
+            if (reason := mark.lost.get(first_item + number)) is not None:
+                unread.append(UnreadRow(number, f"each process that read it ended: {reason}"))
+                continue
+            mark(first_item + number)
             row = rows.take([number])
             row["verify"][:] = 1
             unread += [UnreadRow(number, bad.reason) for bad in reader.fill(values, row, state)]
-        return sorted(unread)
+        return unread
 
-    def work(job: Job, mark: Mark) -> Outcome:
+    def work(jobs: Sequence[Job], mark: Mark) -> Outcome:
         state: ThreadState = own.__dict__.setdefault("state", ThreadState(since=began))
         state.enter("work")
-        values: dict[str, Any] = {}
-        rows = Rows(job.table)
-        for output, offset in zip(setup.outputs, job.offsets, strict=True):
-            shape = output.of_form(int(rows["form"][0])).fixed_shape
-            values[output.name] = memory.array(offset, (job.batch_rows, *shape), output.dtype)
-        sent: dict[str, dict[int, Any]] = {name: {} for name in setup.sent}
-        try:
-            unread = fill(values | sent, rows, state, mark)
-        except BaseException as error:
-            return Outcome(error=sendable_error(error, RuntimeError))
+        outcomes: list[tuple[Unread, Mapping[str, Mapping[int, Any]]]] = []
+        first_item = 0
+        for offsets, table in jobs:
+            rows = Rows(table)
+            count, form = int(rows["row"].max()) + 1, int(rows["form"][0])
+            values = {
+                output.name: memory.array(offset, (count, *output.of_form(form).fixed_shape), output.dtype)
+                for output, offset in zip(setup.outputs, offsets, strict=True)
+            }
+            sent: dict[str, dict[int, Any]] = {name: {} for name in setup.sent}
+            try:
+                outcomes.append((fill(values | sent, rows, state, mark, first_item), sent))
+            except BaseException as error:
+                outcomes.append((sendable_error(error, RuntimeError), {}))
+            first_item += len(rows)
         state.enter("waiting for work")
         counts = state.bytes_read, state.read_s, state.decode_s, state.idle_s
         state.bytes_read, state.read_s, state.decode_s, state.idle_s = 0, 0.0, 0.0, 0.0
-        return Outcome(unread, sent, counts=counts)
+        return outcomes, counts
 
     return work
 
@@ -119,67 +115,65 @@ def open_worker(setup: Setup) -> Work:
 
 ENTRY = "tfprep.load.reader.workers:open_worker"
 CLOSED = "the loader is closed; make a new one"
-Then: TypeAlias = Callable[[Sequence[UnreadRow] | BaseException], None]
-"""Gets the rows that cannot be read, or an error, in the thread of the pool."""
 
 
-class _Note(NamedTuple):
-    """What the parent keeps of a job."""
+class Part(NamedTuple):
+    """Some rows of a batch (`tfprep.load.reader.batch.Batch`), and what is called when they are filled."""
 
-    values: Mapping[str, Any]
-    where: str
-    state: ThreadState
-    then: Then
+    batch: Any
+    rows: Rows
+    then: Callable[[Unread], None]
 
 
 class WorkerPool(Pool):
     """The worker processes of a loader, which start with its first pass (`on_done(answer)`).
 
     Attributes:
-        tasks: The number of tasks that the processes take at a time.
         state: Counts what the processes have read and decoded.
     """
 
     def __init__(self, setup: Setup, memory: SharedMemory, processes: int) -> None:
         super().__init__(ENTRY, setup, processes, threads=setup.threads, ahead=SPARE_TASKS, pass_fds=(setup.memory,))
         self._setup, self._memory = setup, memory
-        self.tasks = processes * (setup.threads + SPARE_TASKS)
         self.state = ThreadState("tfprep-pool")
 
-    @property
-    def is_working(self) -> bool:
-        """True if all processes have started, and the pool was not given up."""
-        return self.ready and not self.failure
-
-    def fill(self, values: Mapping[str, Any], rows: Rows, then: Then) -> None:
-        """Let a process fill rows of the arrays in `values`, and call `then`."""
-        file, offset, _ = rows.place
-        where = f" {self._setup.reading.paths[int(file[0])]} at byte {offset[0]}"
-        offsets = [self._memory.offset(values[output.name]) for output in self._setup.outputs]
-        job = Job(len(next(iter(values.values()))), offsets, rows.table)
+    def fill(self, parts: list[Part]) -> None:
+        """Let a process fill these rows as one task, and call `then` of each part."""
+        jobs = []
         try:
-            self.submit(job, _Note(values, where, self.state, then))
-        except BuildError as error:
-            then(_ended(error))
+            for batch, rows, _ in parts:
+                arrays = [batch.values[output.name] for output in self._setup.outputs]
+                jobs.append((list(map(self._memory.offset, arrays)), rows.table))
+            self.submit(jobs, parts)
+        except Exception as error:
+            for part in parts:
+                part.then(_ended(error) if isinstance(error, BuildError) else error)
 
     def describe(self) -> list[str]:
         """Return the first task of each process: the process, where it reads, and since when."""
-        tasks = [state.task for state in self.workers() if state.task is not None]
-        return [f"{task.worker}{task.note.where} for {time.monotonic() - task.since:.1f} s" for task in tasks]
+        paths, lines = self._setup.reading.paths, []
+        for task in filter(None, [process.task for process in self.workers()]):
+            for _, rows, _ in task.note[:1]:
+                file, offset, _ = rows.place
+                since_s = time.monotonic() - task.since
+                lines.append(f"{task.worker} {paths[int(file[0])]} at byte {offset[0]} for {since_s:.1f} s")
+        return lines
 
 
-def answer(task: Task, result: Any) -> None:
-    values, _, state, then = task.note
-    if isinstance(result, Outcome):
-        for name, by_row in result.values.items():
+def answer(counts: ThreadState, task: Task, result: Any) -> None:
+    """Let go of each part with its `then`, as where threads read."""
+    parts: list[Part] = task.note
+    if isinstance(result, BaseException):
+        result = [(_ended(result), {}) for _ in parts], (0, 0.0, 0.0, 0.0)
+    counts.add(*result[1])
+    for unread, sent in result[0]:
+        batch, _, then = parts.pop(0)
+        for name, by_row in sent.items():
             for row, value in by_row.items():
-                values[name][row] = value
-        state.add(*result.counts)
-        then(result.unread if result.error is None else result.error)
-    else:
-        then(_ended(result))
+                batch.values[name][row] = value
+        then(unread)
 
 
-def _ended(error: BuildError) -> LoaderError:
+def _ended(error: BaseException) -> LoaderError:
     """Return the error of rows that no process fills any more."""
     return LoaderError(CLOSED if str(error) == ENDED else f"{error}; workers='threads' reads without processes")
