@@ -35,6 +35,14 @@ WITHOUT_STEPS = (
 )  # fmt: skip
 
 
+def test_a_recipe_is_built_beside_one_whose_name_is_not_utf8(full):
+    other = full.recipe.with_name("caf\udce9.py")
+    shutil.copy(full.recipe, other)
+    tfprep.recipe.file.load_recipe(other)
+    recipe = tfprep.recipe.file.load_recipe(full.recipe)
+    assert build(recipe, full.out, full.data, options=BuildOptions(workers=1)).samples
+
+
 def test_equal_bytes_for_any_workers_folder_times_and_form_of_the_recipe(full):
     """The files beside a recipe may be named as modules of the standard library: of `random`, tfprep uses Python's own, which it
     had imported; of `wave`, the recipe uses the file beside it."""

@@ -402,8 +402,12 @@ class Build:
                 raise RecipeError(
                     f"the recipe holds a function of the script that was started, which no worker imports: {fix}"
                 )
-            ours = [name for name in list(sys.modules) if name.startswith("tfprep_recipe_") and name.encode() in source]
-            modules = {name: os.path.abspath(str(sys.modules[name].__file__)) for name in ours}
+            loaded = {name: module for name, module in list(sys.modules.items()) if name.startswith("tfprep_recipe_")}
+            modules = {
+                name: os.path.abspath(str(module.__file__))
+                for name, module in loaded.items()
+                if name.encode("utf-8", "surrogatepass") in source  # as pickle writes it
+            }
         return BuildContext(
             source=source, modules=modules, fingerprint=plan.fingerprint, root=str(self.root.absolute()),
             layout=Layout(self.layout.out.absolute(), self.layout.scratch),
