@@ -145,6 +145,7 @@ def test_an_index_at_a_url_is_read_by_the_thread_that_asks(placed, monkeypatch):
     data = open_dataset(copied_to_memory(placed.path))
     for split, variant in (("val", 0), ("train", 2)):
         assert data.index(split, variant).equals(open_dataset(placed.path).index(split, variant))
+        assert len(data.index(split, variant, ["key"])) == len(data.index(split, variant, ["no such"])) > 0
     assert readers == {threading.get_ident()}
 
 

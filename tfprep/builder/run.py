@@ -130,9 +130,7 @@ class Build:
     confirm: Callable[[str], bool] | None = None
     _run: str = field(default_factory=lambda: secrets.token_hex(6))
     _scheduler: ShardScheduler | None = None
-    _built: Mapping[tuple[str, int], int] = field(
-        default_factory=dict
-    )  # the number of samples of each shard that was written
+    _built: Mapping[tuple[str, int], int] = field(default_factory=dict)  # the samples of each shard that was written
 
     def build(self) -> BuildSummary:
         """Build what is due, and publish."""

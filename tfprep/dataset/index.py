@@ -143,10 +143,12 @@ def read_index(
         if first is not None:
             groups = groups[: np.searchsorted(np.cumsum(counts), first) + 1]
         # In the order of the file, and at a URL in this thread: where a thread of Arrow lets go of a Python object while the
-        # program ends, it aborts the program ("terminate called without an active exception").
-        threads, parts = not is_remote(path), [[group] for group in groups] or [groups]
-        tables = [file.read_row_groups(part, columns=columns, use_threads=threads) for part in parts]
-        table = pa.concat_tables(tables).slice(0, first)
+        # program ends, it aborts the program ("terminate called without an active exception"). Tables
+        # without columns cannot be joined: they would have no rows.
+        has_columns = columns is None or not {*file.schema_arrow.names}.isdisjoint(columns)
+        parts = [[group] for group in groups if has_columns] or [groups]
+        tables = [file.read_row_groups(part, columns=columns, use_threads=not is_remote(path)) for part in parts]
+        table = (pa.concat_tables(tables) if len(tables) > 1 else tables[0]).slice(0, first)
     values = None if manifest.imported is None else dict[str, pa.DataType]()
     expected = schema(list(manifest.fields), label_type(manifest.fields), values)
     try:
