@@ -92,7 +92,7 @@ class Prefetcher:
     """Fills the batches of the steps from `first` on, in order, up to `stop`. `next` is for one thread."""
 
     def __init__(self, pipeline: Pipeline, first: int, stop: int | None) -> None:
-        self._pipeline, self._schedule, self._stop = pipeline, pipeline.schedule, stop
+        self._pipeline, self._schedule, self._stop = pipeline, pipeline.schedule, sys.maxsize if stop is None else stop
         self.step = self._first = first
         """`step` is that of the batch that comes next."""
         self._lock = threading.Lock()
@@ -231,21 +231,20 @@ class Prefetcher:
 
     def _advance(self) -> None:
         """Let threads open batches as far as the window allows, as soon as there is room for those of a task."""
-        begin, end = self.step + len(self._window), self.step + self._pipeline.assembler.prefetch
+        begin, end = self.step + len(self._window), min(self.step + self._pipeline.assembler.prefetch, self._stop)
         size = max(1, self._task_rows() // self._pipeline.plan.batch_rows)
-        if self._stop is not None and end >= self._stop:
-            end = self._stop
-        elif end - begin < size:
+        if end - begin < size and end < self._stop:
             return
         for start in range(begin, end, size):
             fillings = [Filling(step) for step in range(start, min(start + size, end))]
-            self._window += fillings
+            self._window.extend(fillings)
             self._pipeline.threads.submit(partial(self._open, fillings))
 
     def _task_rows(self) -> int:
-        """Rows of a task: the window has the number of tasks that are taken at a time, or more."""
+        """Rows of a task: the window, or the rest of the pass, has the number of tasks that are taken at a time, or more."""
         plan, rows = self._pipeline.plan, self._pipeline.plan.batch_rows
-        each = self._pipeline.assembler.prefetch * rows // plan.workers.tasks
+        steps = min(self._pipeline.assembler.prefetch, self._stop - self.step)
+        each = steps * rows // plan.workers.tasks
         return max(1, min(each, TASK_ROWS, TASK_BYTES * rows // plan.memory.batch_bytes))
 
     def _open(self, fillings: list[Filling], state: ThreadState | None = None) -> None:

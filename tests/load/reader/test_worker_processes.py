@@ -603,6 +603,11 @@ def test_small_batches_that_follow_each_other_are_one_task(data, monkeypatch):
         )
         list(islice(batches, 64))
     assert {len(jobs) * 8 for jobs in tasks} == {TASK_ROWS}
+    with closing(data.numpy_loader("val", 2, fields=["image"], cache=False, **PROCESSES)) as loader:
+        batches = without_threads(loader)
+        tasks.clear()
+        list(batches)
+        assert len(tasks) >= PROCESSES["threads"]  # none is idle in a pass of 21 samples
     monkeypatch.setattr("tfprep.load.prefetch.TASK_BYTES", 16 * 24 * 32 * 3)
     with stream(data, threads=2, fields=["image"]) as loader:  # of larger images a task has fewer rows
         tasks.clear()
