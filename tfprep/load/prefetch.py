@@ -230,15 +230,16 @@ class Prefetcher:
     # --- the window -----------------------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Let threads open batches as far as the window allows, as soon as there is room for those of a task."""
+        """Let threads open batches as far as the window allows, when there is room for a task; small ones first, which come soon."""
         begin, end = self.step + len(self._window), min(self.step + self._pipeline.assembler.prefetch, self._stop)
         size = max(1, self._task_rows() // self._pipeline.plan.batch_rows)
         if end - begin < size and end < self._stop:
             return
-        for start in range(begin, end, size):
-            fillings = [Filling(step) for step in range(start, min(start + size, end))]
+        while begin < end:
+            fillings = [Filling(step) for step in range(begin, min(begin + size, 2 * begin - self._first, end))]
             self._window.extend(fillings)
             self._pipeline.threads.submit(partial(self._open, fillings))
+            begin += len(fillings)
 
     def _task_rows(self) -> int:
         """Rows of a task: the window, or the rest of the pass, has the number of tasks that are taken at a time, or more."""

@@ -602,7 +602,9 @@ def test_small_batches_that_follow_each_other_are_one_task(data, monkeypatch):
             WorkerPool, "submit", lambda pool, jobs, note: tasks.append(jobs) or submit(pool, jobs, note)
         )
         list(islice(batches, 64))
-    assert {len(jobs) * 8 for jobs in tasks} == {TASK_ROWS}
+        assert {len(jobs) * 8 for jobs in tasks} == {TASK_ROWS}
+        list(islice(without_threads(loader), loader.stats["prefetch"]))
+        assert {1, 2, 4, 8} <= set(map(len, tasks))  # nobody waits for 128 rows to get the second batch
     with closing(data.numpy_loader("val", 2, fields=["image"], cache=False, **PROCESSES)) as loader:
         batches = without_threads(loader)
         tasks.clear()
