@@ -368,3 +368,20 @@ def test_a_short_epoch_that_a_look_could_use_up_is_named_where_passes_are_epochs
         text for text in caplog.messages if "has only 6 steps" in text and "repeat(), steps_per_epoch=6)" in text
     ] == caplog.messages
     assert len(caplog.messages) == 1
+
+
+def test_a_loader_that_another_thread_closes_while_a_batch_is_counted(data):
+    """The next call says so at once."""
+
+    class Closing(dict):
+        def __setitem__(self, name, value):
+            super().__setitem__(name, value)
+            loader.close()
+
+    loader = data.numpy_loader("train", 8, workers="threads", timeout_s=20)
+    steps = iter(loader.repeat())
+    next(steps)
+    loader.pipeline.counts = Closing(loader.pipeline.counts)
+    next(steps)
+    with pytest.raises(LoaderError, match="the loader is closed"):
+        next(steps)

@@ -122,16 +122,16 @@ class Prefetcher:
             )
         if not self._started:
             self._start()
-        filling = self._window[0]
-        if not filling.future.done():
-            self._wait(filling)
-        batch = filling.future.result()
+        window = self._window  # another thread may call `close`, which puts one with its error in its place
+        if not window[0].future.done():
+            self._wait(window[0])
+        batch = window[0].future.result()
         counts = self._pipeline.counts
         counts["batches"] += 1
         counts["samples"] += len(next(iter(batch.values.values())))
         counts["bytes_delivered"] += sum([getattr(value, "nbytes", 0) for value in batch.values.values()])
         self.step += 1  # first: after Ctrl-C in one of the calls, the caller sees that this is not its step
-        self._window.popleft()
+        window.popleft()
         self._advance()
         return batch
 
@@ -230,7 +230,7 @@ class Prefetcher:
     # --- the window -----------------------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Let threads open batches as far as the window allows, when there is room for a task; small ones first, which come soon."""
+        """Let threads open batches as far as the window allows, when there is room for a task: first small ones, to come soon."""
         begin, end = self.step + len(self._window), min(self.step + self._pipeline.assembler.prefetch, self._stop)
         size = max(1, self._task_rows() // self._pipeline.plan.batch_rows)
         if end - begin < size and end < self._stop:
