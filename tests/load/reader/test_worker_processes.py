@@ -25,7 +25,7 @@ from tests.waiting import wait_until
 from tfprep import augment, codecs
 from tfprep.errors import LoaderError, RecordError, StalledPipelineError
 from tfprep.load.budget import PROCESS_BYTES, TASK_ROWS
-from tfprep.load.reader.workers import ENTRY, WorkerPool
+from tfprep.load.reader.workers import ENTRY
 from tfprep.load.slots import MappedMemory, SharedMemory
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no memfd_create")
@@ -593,27 +593,32 @@ def test_an_error_that_is_no_bad_record_comes_back_from_a_process(data):
         assert not loader.report()["workers"]["deaths"]
 
 
+def tasks_of(loader, monkeypatch):
+    """The tasks that go to the processes of this loader from now on: lists of jobs, one for each batch."""
+    tasks, submit = [], loader.pipeline.pool.submit
+    monkeypatch.setattr(loader.pipeline.pool, "submit", lambda jobs, note: tasks.append(jobs) or submit(jobs, note))
+    return tasks
+
+
 def test_small_batches_that_follow_each_other_are_one_task(data, monkeypatch):
     with stream(data, threads=2, fields=["image"]) as loader:
         _, batches = started(loader)
         list(islice(batches, 2 * loader.stats["prefetch"]))  # past those of threads
-        tasks, submit = [], WorkerPool.submit
-        monkeypatch.setattr(
-            WorkerPool, "submit", lambda pool, jobs, note: tasks.append(jobs) or submit(pool, jobs, note)
-        )
+        tasks = tasks_of(loader, monkeypatch)
         list(islice(batches, 64))
         assert {len(jobs) * 8 for jobs in tasks} == {TASK_ROWS}
         list(islice(without_threads(loader), loader.stats["prefetch"]))
         assert {1, 2, 4, 8} <= set(map(len, tasks))  # nobody waits for 128 rows to get the second batch
     with closing(data.numpy_loader("val", 2, fields=["image"], cache=False, **PROCESSES)) as loader:
         batches = without_threads(loader)
-        tasks.clear()
+        tasks = tasks_of(loader, monkeypatch)
         list(batches)
         assert len(tasks) >= PROCESSES["threads"]  # none is idle in a pass of 21 samples
     monkeypatch.setattr("tfprep.load.prefetch.TASK_BYTES", 16 * 24 * 32 * 3)
     with stream(data, threads=2, fields=["image"]) as loader:  # of larger images a task has fewer rows
-        tasks.clear()
-        list(islice(started(loader)[1], 2 * loader.stats["prefetch"]))
+        _, batches = started(loader)
+        tasks = tasks_of(loader, monkeypatch)
+        list(islice(batches, 2 * loader.stats["prefetch"]))
     assert max(map(len, tasks)) == 2
 
 
