@@ -205,6 +205,20 @@ def test_an_own_crop_is_called(made, data, monkeypatch):
         assert np.array_equal(image, stored[1:21, 2:26])
 
 
+class Refuses(augment.Crop):
+    """A user's own crop, which cannot work on one sample in twenty."""
+
+    def window(self, size, generator):
+        if generator is not None and generator.random() > 0.95:
+            raise ValueError("no window fits")
+        return super().window(size, None)
+
+
+def test_a_crop_that_cannot_work_on_a_sample_makes_it_a_bad_record(data):
+    with pytest.raises(RecordError, match="ValueError: no window fits"):
+        batches(data, 50, fields=["image"], geometry=[Refuses(20, 24)])
+
+
 @pytest.mark.parametrize("op", COLOR, ids=str)
 def test_color_is_the_same_ahead_and_at_load(made, data, op, monkeypatch):
     check_equal(made, data, monkeypatch, 8, color=[op, augment.Brightness(0.1)])

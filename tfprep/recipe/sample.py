@@ -116,8 +116,9 @@ class Stages:
     def window(self, draws: Draws, size: Size) -> Window:
         """Return the window that all geometry amounts to where stages are `only_cuts`."""
         whole = Window(0, 0, *size)
-        for step, op in self._geometry_steps:
-            whole = whole.then(op.window((whole.height, whole.width), draws(step)))
+        with (stage := SampleStage(self.seconds, "geometry")):
+            for stage.field, op in self._geometry_steps:
+                whole = whole.then(op.window((whole.height, whole.width), draws(stage.field)))
         return whole
 
     # --- geometry -----------------------------------------------------------------------------------------------------
