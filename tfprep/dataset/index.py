@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -142,11 +143,11 @@ def read_index(
             )
         if first is not None:
             groups = groups[: np.searchsorted(np.cumsum(counts), first) + 1]
-        # In the order of the file, and at a URL in this thread: where a thread of Arrow lets go of a Python object while the
-        # program ends, it aborts the program ("terminate called without an active exception"). Tables
-        # without columns cannot be joined: they would have no rows.
+        # At a URL in the order of the file, and in this thread: where a thread of Arrow lets go of a Python object while the
+        # program ends, it aborts the program ("terminate called without an active exception"). Tables without columns cannot
+        # be joined: they would have no rows.
         has_columns = columns is None or not {*file.schema_arrow.names}.isdisjoint(columns)
-        parts = [[group] for group in groups if has_columns] or [groups]
+        parts = [[group] for group in groups if has_columns and is_remote(path)] or [groups]
         tables = [file.read_row_groups(part, columns=columns, use_threads=not is_remote(path)) for part in parts]
         table = (pa.concat_tables(tables) if len(tables) > 1 else tables[0]).slice(0, first)
     values = None if manifest.imported is None else dict[str, pa.DataType]()
@@ -163,8 +164,8 @@ def read_index(
 def _opened(path: Path, fix: str) -> Iterator[pq.ParquetFile]:
     """Open an index; DatasetError, also where it is read inside, if it is missing or damaged, or memory cannot be had."""
     try:
-        source = open_file(path) if is_remote(path) else path.absolute()
-        with pq.ParquetFile(source, memory_map=True, pre_buffer=False) as file:
+        opened: Any = open_file(path) if is_remote(path) else nullcontext(path.absolute())
+        with opened as source, pq.ParquetFile(source, memory_map=True, pre_buffer=False) as file:
             yield file
     except FileNotFoundError:
         raise DatasetError(f"{path} is missing; {fix}") from None
