@@ -30,14 +30,15 @@ def teacher():
     """Load the teacher; called once in each process that computes."""
     import keras
 
-    model = keras.saving.load_model(HERE / "teacher.keras")
+    logits = keras.saving.load_model(HERE / "teacher.keras")
+    model = keras.Sequential([logits, keras.layers.Softmax()])
     return lambda batch: {"teacher": model.predict_on_batch(batch["image"])}
 
 
 FIELDS = ModelFields(
     model=teacher,
     inputs=["image"],
-    store={"teacher": codecs.TopK(3)},
+    store={"teacher": codecs.Raw("float16")},
     splits=["train"],
     files=["teacher.keras"],
 )

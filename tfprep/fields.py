@@ -124,11 +124,6 @@ def rarest_classes(labels: Sequence[Sequence[int]]) -> Array:
     return np.fromiter(rarest, np.int64, len(labels))
 
 
-def stored_name(name: str) -> str:
-    """Return the name of the stored field that a reader's field is, or is a part of: `teacher` of `teacher/indices`."""
-    return name.partition("/")[0]
-
-
 def field_name_fault(name: object) -> str:
     """Return why this cannot be the name of a field; "" if it can be.
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 from tests.photos import written
 from tfprep import codecs
-from tfprep.codecs import Boxes, Encoded, Jpeg, Original, Png, Raw, Scalar, Text, Texts, TopK, Zstd
+from tfprep.codecs import Boxes, Encoded, Jpeg, Original, Png, Raw, Scalar, Text, Texts, Zstd
 from tfprep.errors import BuildError, DatasetError, RecipeError, SampleError
 from tfprep.fields import KINDS, FieldSpec
 
@@ -84,9 +84,6 @@ def test_floats_are_rounded_like_numpy_and_infinity_is_kept(dtype):
         (Scalar(), "seven", "expected a number, found 'seven'"),
         (Scalar(), np.uint64(2**63), "does not fit into int64"),
         (Text(), 7, "expected text, found 7"),
-        (TopK(3), np.zeros((2, 3), np.float32), r"one score per class, \[classes\] of numbers, not float32 \[2, 3\]"),
-        (TopK(3), np.array([1.0, np.nan]), "finite scores"),
-        (TopK(3, None), np.array([3.0, 1.0]), "holds probabilities; these sum to 4"),
     ],
 )
 def test_a_value_that_a_codec_cannot_store_is_a_sample_error(codec, value, message):
@@ -108,9 +105,6 @@ def test_the_environment_does_not_change_what_blosc_stores(monkeypatch, name):
         (lambda: Jpeg(95, "411"), "'444', '422' or '420', not '411'"),
         (lambda: Png(10), "from 0 to 9, not 10"),
         (lambda: Raw("float8"), "not 'float8'"),
-        (lambda: TopK(0), "from 1 on, not 0"),
-        (lambda: TopK(3, 0.0), "a number above 0, or None"),
-        (lambda: TopK(3).check("i", "image"), "TopK holds scalar"),
         (lambda: Zstd(0), "from 1 to 9, not 0"),
         (lambda: Zstd(dtype="float8"), r"Zstd\(dtype=...\) is one of bool, .*, not 'float8'"),
         (lambda: Zstd().check("l", "label"), r"'l' is a label: use Scalar\(\)"),
@@ -160,9 +154,6 @@ JPEG_BOMB[_SIZE : _SIZE + 4] = (20_000).to_bytes(2, "big") * 2
 @pytest.mark.parametrize(
     ("codec", "content", "spec", "message"),
     [
-        (TopK(2), b"123", ("scalar", (5,), "float32"), "3 bytes, expected 8 of the 2 largest of 5 classes"),
-        (TopK(2), b"\1\0\1\0\0\0\0\0", ("scalar", (5,), "float32"), "not 2 different ones below 5"),
-        (TopK(2), b"\1\0\5\0\0\0\0\0", ("scalar", (5,), "float32"), "not 2 different ones below 5"),
         (Raw(), b"12345", ("map", (None,), "uint16"), r"an array of 5 bytes, expected 4 of uint16 \[2\]"),
         (Raw(), b"12345", ("map", (2, 2), "uint8"), r"an array of 5 bytes, expected 4 of uint8 \[2, 2\]"),
         (Raw(), b"1234", ("map", (None, None), "uint8"), "needs the record's own FIELD/shape"),

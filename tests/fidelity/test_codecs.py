@@ -13,7 +13,7 @@ from scipy import ndimage
 from tests.examples import example, serialized
 from tests.photos import written
 from tfprep import codecs
-from tfprep.codecs import Boxes, Encoded, Jpeg, Original, Png, Raw, Scalar, Text, Texts, TopK, Zstd
+from tfprep.codecs import Boxes, Encoded, Jpeg, Original, Png, Raw, Scalar, Text, Texts, Zstd
 from tfprep.errors import RecipeError, SampleError
 from tfprep.fields import FieldSpec
 
@@ -308,35 +308,7 @@ def test_raw_holds_bfloat16_as_tensorflow_rounds_it():
         Raw("bfloat16").encode(np.array([1e39]))
 
 
-@pytest.mark.covers("TopK")
-@pytest.mark.parametrize(("classes", "k"), [(1000, 10), (5, 5), (3, 10), (1, 1), (70_000, 7)])
-@pytest.mark.parametrize("temperature", [1.0, 2.5, None])
-def test_top_k_keeps_the_largest_of_tensorflows_softmax_and_spreads_the_rest(classes, k, temperature):
-    logits = np.random.default_rng(classes).normal(size=classes) * 4
-    shares = tf.nn.softmax(tf.constant(logits) / (temperature or 1.0)).numpy()
-    values, numbers = (part.numpy() for part in tf.math.top_k(shares, min(k, classes)))
-    halves = values.astype(np.float16).astype(np.float64)
-    rest = max(0.0, 1 - halves.sum()) / max(classes - len(numbers), 1)
-    expected = np.full(classes, rest if classes > len(numbers) else 0, np.float32)
-    expected[numbers] = halves
-    codec = TopK(k, temperature)
-    content = codec.encode(logits if temperature else shares)[""]
-    assert len(content) == min(k, classes) * (4 if classes <= 65536 else 6)
-    for dense in decoded(codec, "scalar", logits if temperature else shares):
-        assert dense.dtype == np.float32
-        np.testing.assert_allclose(dense, expected, rtol=2**-10, atol=1e-9)
-        np.testing.assert_array_equal(np.argsort(-dense, kind="stable")[: min(k, classes)], numbers)
-        assert dense.sum() == pytest.approx(1, abs=min(k, classes) * 2**-11)
-    parts = codec.parts(codec.spec("scalar", shares))
-    for name, expected_part, dtype in (("indices", numbers, np.int32), ("values", halves, np.float32)):
-        half, spec = parts[name]
-        assert spec == FieldSpec("scalar", (min(k, classes),), np.dtype(dtype).name)
-        for part in decoded(half, "scalar", logits if temperature else shares, spec):
-            assert part.dtype == dtype
-            np.testing.assert_allclose(part, expected_part, rtol=0 if name == "indices" else 2**-10)
-
-
 def test_every_codec_comes_back_from_its_description():
     plain = [Jpeg(81, "444"), Png(7), Raw("float16"), Raw(), Scalar(), Text(), Original(), Encoded(), Texts()]
-    for codec in (*plain, Boxes(["a"], "xyxy"), TopK(7, None)):
+    for codec in (*plain, Boxes(["a"], "xyxy")):
         assert codecs.from_description(codec.describe()) == codec

@@ -103,7 +103,6 @@ def test_a_changed_photo_makes_its_shard_stale_and_no_other(site):
 
 RAISES = r"the model failed on .* samples of train.* \(image uint8 \[4, 16, 16, 3\]\): ValueError: no memory left"
 SIDES = "*[1] * ((HERE / 'calls.txt').read_text().count(' ') % 2)"
-CLASSES = "5 - len(batch['image']) % 2"
 RAW = 'codecs.Raw("float32")'
 FAULTS = [  # code of the model, a text of the file and what takes its place, and the error
     ("raise ValueError('no memory left')", None, RAISES),
@@ -115,7 +114,6 @@ FAULTS = [  # code of the model, a text of the file and what takes its place, an
     ("return {'other': np.zeros(len(batch['image']))}", None, "returned 'other'; store names 'score'"),
     ("return {'score': np.zeros((1, 3))}", None, r"shape \[1, 3\] for a batch of 4"),
     (f"return {{'score': np.zeros((len(batch['image']), {SIDES}))}}", None, "of samples before it"),
-    (f"return {{'score': np.zeros((len(batch['image']), {CLASSES}))}}", (RAW, "codecs.TopK(2)"), "other numbers of classes in"),
     ("", ('"score"', '"label"'), "has a field 'label' already"),
     ("", ('inputs=["image"]', 'inputs=["photo"]'), "has no field 'photo'"),
     ("", ("FIELDS = ", "FIELD = "), r"expected FIELDS = tfprep.ModelFields\(...\), found no FIELDS"),

@@ -1,9 +1,7 @@
 """Every reader delivers the fields that a model computed, beside the record that they are of, or says why it cannot."""
 
-import importlib.util
 import json
 import math
-import shutil
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -213,59 +211,3 @@ def test_damage_of_added_fields_is_found_and_named(site):
     loader = data.numpy_loader("train", 4, training=False, on_bad="skip", workers="threads")
     assert sum(len(batch["score"]) for batch in loader) == data.split("train").samples - 1
     assert path.name in loader.report()["bad_records"][0]["reason"]
-
-
-SCORES = """
-def logits(batch):
-    pixels = batch["image"].astype(np.float64)
-    return {"other": np.concatenate([pixels.mean((1, 2)), pixels[:, :3, 0, 0]], axis=1) / 16}
-
-FIELDS = ModelFields(model=lambda: logits, inputs=["image"], store={"other": codecs.TopK(4)})
-"""
-
-
-def top_four(images):
-    """The four largest of the softmax of `SCORES` for images [B, H, W, C], by NumPy: class numbers, values, and all six."""
-    pixels = images.astype(np.float64)
-    scores = np.concatenate([pixels.mean((1, 2)), pixels[:, :3, 0, 0]], axis=1) / 16
-    shares = np.exp(scores - scores.max(1, keepdims=True))
-    shares /= shares.sum(1, keepdims=True)
-    indices = np.argsort(-shares, axis=1, kind="stable")[:, :4]
-    values = np.take_along_axis(shares, indices, 1).astype(np.float16).astype(np.float32)
-    dense = np.repeat((1 - values.sum(1, keepdims=True, dtype=np.float64)).clip(0) / 2, 6, axis=1)
-    np.put_along_axis(dense, indices, values, 1)
-    return indices, values, dense
-
-
-SPARSE = ["image", "other/indices", "other/values"]
-
-
-def test_class_scores_are_delivered_sparse_where_that_is_named(plain):
-    add_fields(plain.out, plain.other(SCORES))
-    data = tfprep.open(plain.out)
-    assert list(data.fields) == ["image", "label", "other"]
-
-    def check(batch, *, dense=False):
-        indices, values, full = top_four(np.asarray(batch["image"]))
-        found = np.asarray(batch["other/indices"])
-        assert (found.dtype, found.shape) == (np.int32, indices.shape)
-        np.testing.assert_array_equal(found, indices)
-        assert np.asarray(batch["other/values"]).dtype == np.float32
-        np.testing.assert_array_equal(np.asarray(batch["other/values"]), values)
-        assert set(batch) == {*SPARSE, *(["other"] if dense else [])}
-        if dense:
-            np.testing.assert_allclose(np.asarray(batch["other"]), full, rtol=1e-6)
-
-    for batch in every_batch(data, fields=[*SPARSE, "other"]):
-        check(batch, dense=True)
-    others = [f"{name}_loader" for name in ("torch", "jax", "keras") if importlib.util.find_spec(name)]
-    for read in ("loader", "tf_dataset", *others):
-        for batch in getattr(data, read)("train", 5, fields=SPARSE):
-            check(batch)
-    check(data.random_access("train", fields=SPARSE, variant="all").batch(range(48)))
-    targets = {"classes": "other/indices", "shares": "other/values"}
-    images, scores = next(iter(data.numpy_loader("train", 5, inputs="image", targets=targets)))
-    check({"image": images, "other/indices": scores["classes"], "other/values": scores["shares"]})
-    other = plain.root / "mixed"
-    shutil.copytree(plain.out, other, symlinks=True)
-    check(next(iter(tfprep.mix({data: 0.5, tfprep.open(other): 0.5}).numpy_loader("train", 8, fields=SPARSE))))

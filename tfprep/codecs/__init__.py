@@ -8,17 +8,16 @@ from typing import Any
 from tfprep.codecs.codec import Codec, Feature, codec_name
 from tfprep.codecs.encoded import Encoded, Jpeg, Original, Png
 from tfprep.codecs.raw import Boxes, Raw, Scalar, Text, Texts, feature_value
-from tfprep.codecs.top_k import TopK
 from tfprep.codecs.zstd import Zstd
 from tfprep.errors import DatasetError
 
 __all__ = [
     "Boxes", "Codec", "Encoded", "Feature", "Jpeg", "Original", "Png", "Raw", "Scalar", "Text", "Texts",
-    "TopK", "Zstd", "feature_value", "from_description",
+    "Zstd", "feature_value", "from_description",
 ]  # fmt: skip
 
 _BY_NAME: dict[str, Any] = {
-    codec_name(codec): codec for codec in (Jpeg, Png, Raw, Original, Scalar, Text, Encoded, Texts, Boxes, TopK, Zstd)
+    codec_name(codec): codec for codec in (Jpeg, Png, Raw, Original, Scalar, Text, Encoded, Texts, Boxes, Zstd)
 }
 
 

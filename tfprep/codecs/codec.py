@@ -87,7 +87,7 @@ _CODECS: Mapping[Kind, str] = {
 
 
 def codec_name(codec: type) -> str:
-    """Return the name of a codec in descriptions: `top_k` of `TopK`."""
+    """Return the name of a codec in descriptions: `zstd` of `Zstd`."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", codec.__name__).lower()
 
 

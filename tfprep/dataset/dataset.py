@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tfprep.codecs import Codec, TopK, feature_value, from_description
+from tfprep.codecs import Codec, feature_value, from_description
 from tfprep.dataset.imported.shards import current, path_below, root_of
 from tfprep.dataset.index import read_index
 from tfprep.dataset.locations import Locations
@@ -31,7 +31,7 @@ from tfprep.dataset.manifest import (
 from tfprep.dataset.names import INDEX, LOCATIONS, MANIFEST
 from tfprep.dataset.versions import Held, Version, hold, hold_current
 from tfprep.errors import DatasetError, RecordError, SampleError
-from tfprep.fields import FieldSpec, stored_name
+from tfprep.fields import FieldSpec
 from tfprep.records import Frame, decode, read_record
 from tfprep.storage.local import regular_size
 from tfprep.storage.urls import PathOrUrl, check_no_link, file_size, is_remote, listed_sizes, open_file
@@ -113,24 +113,8 @@ class Dataset:
 
     @cached_property
     def codecs(self) -> Mapping[str, Codec]:
-        """The codec of every stored field, and of `parts`."""
-        stored = {name: from_description(info.codec) for name, info in self.infos.items()}
-        return {**stored, **{name: codec for name, (codec, _) in self._parts.items()}}
-
-    @property
-    def parts(self) -> Mapping[str, FieldSpec]:
-        """Kind, shape and dtype of what loaders deliver where it is named: `FIELD/indices` and `FIELD/values` of class scores."""
-        return {name: spec for name, (_, spec) in self._parts.items()}
-
-    @cached_property
-    def _parts(self) -> dict[str, tuple[Codec, FieldSpec]]:
-        scores = {name: (from_description(info.codec), info.spec) for name, info in self.infos.items()}
-        return {
-            f"{name}/{half}": part
-            for name, (codec, spec) in scores.items()
-            if isinstance(codec, TopK)
-            for half, part in codec.parts(spec).items()
-        }
+        """The codec of every stored field."""
+        return {name: from_description(info.codec) for name, info in self.infos.items()}
 
     @property
     def classes(self) -> Mapping[str, Sequence[str]]:
@@ -155,7 +139,7 @@ class Dataset:
     def group_of(self, field: str) -> str:
         """Return the name under which a model added a field; "" for a field of the records themselves."""
         added = self.manifest.groups
-        return next((group for group, dataset in added.items() if stored_name(field) in dataset.fields), "")
+        return next((group for group, dataset in added.items() if field in dataset.fields), "")
 
     def added(self, group: str) -> Dataset:
         """Return the dataset of the fields that were added under this name.

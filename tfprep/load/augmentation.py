@@ -142,7 +142,7 @@ def derived_specs(
     recipes = [source.dataset.manifest.recipe for source in sources if source.read != (0,)]
     colored = any(recipe.get("color") or any(map(_has_color, recipe.get("geometry", ()))) for recipe in recipes)
     added = {name for name in specs if sources[0].dataset.group_of(name)}  # which the stages of a sample do not see
-    stored = {name: spec for name, spec in specs.items() if "/" not in name and name not in {*derived, *added}}
+    stored = {name: spec for name, spec in specs.items() if name not in {*derived, *added}}
     kinds, needed = {name: spec.kind for name, spec in stored.items()}, set[str]()
     try:
         for source in sources:

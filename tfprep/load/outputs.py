@@ -8,8 +8,7 @@ An element is a dict of fields, or with `inputs` (and `targets`) what Keras take
 
 With `sample_weight`, the name of a field, it is `(x, y, w)`.
 
-Beside the stored fields there are "key" (the sample's key, text) and "variant" (int64), and "FIELD/indices" and "FIELD/values" of
-class scores that are stored as `TopK`, in place of all classes.
+Beside the stored fields there are "key" (the sample's key, text) and "variant" (int64).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tfprep.errors import LoaderError
-from tfprep.fields import RASTER_KINDS, Array, FieldSpec, stored_name
+from tfprep.fields import RASTER_KINDS, Array, FieldSpec
 
 FieldChoice: TypeAlias = "str | Sequence[str] | Mapping[str, str | Sequence[str]]"
 """Values of `inputs` and `targets`."""
@@ -127,7 +126,7 @@ def resolve(
     if inputs is None:
         if targets is not None:
             raise LoaderError("targets without inputs: name both, or neither for a dict of all fields")
-        names = tuple([name for name in specs if stored_name(name) == name]) if fields is None else names_of(fields)
+        names = tuple(specs) if fields is None else names_of(fields)
         structure: Structure = {name: _chosen(specs, name, name, outputs) for name in names}
     elif fields is not None:
         raise LoaderError("fields or inputs: with `inputs` and `targets` only the fields named there are read")

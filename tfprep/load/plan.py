@@ -149,7 +149,7 @@ class LoaderPlan:
             self.mixing.labels if self.mixing else {},
         ]
         if manifest.imported is not None:  # another index of the same shards may declare other kinds, shapes and forms
-            rules.append([manifest.fields[field.field] for field in self.fields_in[""]])
+            rules.append([manifest.fields[field.name] for field in self.fields_in[""]])
         return {
             "dataset": [source.name for source in self.sources],
             "fingerprint": self.table.fingerprint,

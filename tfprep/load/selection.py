@@ -15,7 +15,7 @@ import pyarrow as pa
 from tfprep.dataset import Dataset
 from tfprep.dataset.names import is_training_split
 from tfprep.errors import LoaderError
-from tfprep.fields import FieldSpec, Size, rarest_classes, stored_name
+from tfprep.fields import FieldSpec, Size, rarest_classes
 from tfprep.load.options import LoaderOptions
 from tfprep.load.order.permutation import Numbers
 from tfprep.load.order.samplers import Sampler, StratifiedSampler, UniformSampler, WeightedSampler
@@ -24,7 +24,7 @@ from tfprep.load.reader.table import RecordTable, SplitRows
 
 
 def common_specs(sources: Sequence[SplitRows]) -> Mapping[str, FieldSpec]:
-    """The fields that all the datasets have, alike, and the parts of these; LoaderError where there is none."""
+    """The fields that all the datasets have, alike; LoaderError where there is none."""
     first = sources[0].dataset
     specs = dict(first.fields_of(sources[0].split))
     for source in sources[1:]:
@@ -35,7 +35,7 @@ def common_specs(sources: Sequence[SplitRows]) -> Mapping[str, FieldSpec]:
                 del specs[name]
     if not specs:
         raise LoaderError("the datasets of a mix have no field in common: same name, kind, shape, dtype and codec")
-    return {**specs, **{name: spec for name, spec in first.parts.items() if stored_name(name) in specs}}
+    return specs
 
 
 def added_fields(dataset: Dataset, split: str, group: str, variants: Sequence[int]) -> Dataset:

@@ -17,7 +17,6 @@ import tensorflow as tf
 from tfprep.codecs import Raw
 from tfprep.dataset import Dataset, SplitInfo
 from tfprep.errors import LoaderError
-from tfprep.fields import stored_name
 from tfprep.load.budget import budget_bytes
 from tfprep.load.options import LoaderOptions, ShuffleBuffer
 from tfprep.load.order.samplers import used_variants
@@ -151,9 +150,8 @@ def _parser(data: Dataset, places: Sequence[Dataset], outputs: Outputs, *, many:
             raise LoaderError(f"{name!r} holds bytes whose shape is declared by hand; use loader()")
 
     def reader(place: Dataset) -> Callable[[Any], dict[str, Any]]:
-        stored = {name: stored_name(name) for name in outputs.fields}
-        names = {name: place.feature(own) for name, own in stored.items() if own in place.manifest.fields}
-        codecs, specs = place.codecs, {**place.fields, **place.parts}
+        names = {name: place.feature(name) for name in outputs.fields if name in place.manifest.fields}
+        codecs, specs = place.codecs, place.fields
         features = {
             f: kind for name, own in names.items() for f, kind in codecs[name].tf_features(own, specs[name]).items()
         }

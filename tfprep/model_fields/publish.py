@@ -14,7 +14,6 @@ from typing import Any
 import pyarrow as pa
 
 from tfprep.builder.planning.plan import building_versions
-from tfprep.codecs import TopK
 from tfprep.dataset import Dataset, FieldInfo, FileInfo, Manifest, SplitInfo
 from tfprep.dataset.index import joined_tables, schema, write_index
 from tfprep.dataset.locations import write_locations
@@ -46,9 +45,6 @@ def publish_fields(plan: FieldsPlan, scratch: Path, new: NewVersion) -> None:
         join_specs(specs, receipt.specs, task)
     if not specs:
         raise BuildError("the splits hold no samples, so that nothing says what the fields are")
-    for name, spec in specs.items():
-        if isinstance(plan.fields.store[name], TopK) and None in spec.shape:
-            raise BuildError(f"{name!r} has other numbers of classes in some samples; TopK holds one number of classes")
     splits = {}
     for split, variants in plan.variants.items():
         files: list[list[FileInfo]] = [[] for _ in range(variants)]

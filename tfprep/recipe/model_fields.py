@@ -34,7 +34,7 @@ class ModelFields:
             model = keras.saving.load_model(HERE / "teacher.keras")
             return lambda batch: {"teacher": model.predict_on_batch(batch["image"])}
 
-        FIELDS = ModelFields(model=teacher, inputs=["image"], store={"teacher": codecs.TopK(10)}, files=["teacher.keras"])
+        FIELDS = ModelFields(model=teacher, inputs=["image"], store={"teacher": codecs.Raw("float16")}, files=["teacher.keras"])
 
     Attributes:
         model: A function that is called once in each process that computes. It loads the model and returns a function of a batch,

@@ -24,7 +24,7 @@ from tfprep.augment.aligned import cut
 from tfprep.augment.warp import reduction_for
 from tfprep.codecs import Codec, Raw, Scalar, feature_value
 from tfprep.errors import BuildError, LoaderError, RecordError, SampleError
-from tfprep.fields import RASTER_KINDS, Array, FieldSpec, Size, stored_name
+from tfprep.fields import RASTER_KINDS, Array, FieldSpec, Size
 from tfprep.load.augmentation import Augmentation
 from tfprep.load.order.permutation import Numbers
 from tfprep.load.outputs import PADDING, Output, channels_of
@@ -93,20 +93,16 @@ pixel, which takes five times as long (1.07 ms against 0.23 for 360 x 480). At 1
 
 @dataclass(frozen=True, eq=False)
 class StoredField:
-    """A field as records hold it. `name` is that of the field, or of a part of it, such as "teacher/indices" of "teacher"."""
+    """A field as records hold it."""
 
     name: str
     codec: Codec
     spec: FieldSpec
 
-    @property
-    def field(self) -> str:
-        return stored_name(self.name)
-
     @cached_property
     def content(self) -> str:
         """The name of the bytes that it is decoded from: its own, or "" for the whole Example."""
-        return "" if self.needs_record else self.field
+        return "" if self.needs_record else self.name
 
     @cached_property
     def needs_record(self) -> bool:
@@ -147,7 +143,7 @@ class StoredField:
 
     def _from_example(self, payload: bytes) -> Array:
         try:
-            value, shape = feature_value(self.codec, decode_example(payload), self.field)
+            value, shape = feature_value(self.codec, decode_example(payload), self.name)
             return np.array(self.codec.decode(value, self.spec, shape))
         except (ValueError, TypeError, OverflowError) as error:  # no Example, or one of other types
             raise SampleError(str(error)) from error
@@ -158,7 +154,7 @@ class StoredField:
         try:
             return numbers.reshape(shape)
         except ValueError:
-            raise SampleError(f"'{self.field}' holds {len(numbers)} numbers, expected shape {shape}") from None
+            raise SampleError(f"'{self.name}' holds {len(numbers)} numbers, expected shape {shape}") from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -418,7 +414,7 @@ class Place:
     def __init__(self, number: int, reading: Reading, first: int) -> None:
         """`number`: that of the record among those of a sample. `first`: its first column, which is the number of the file."""
         self.first, fields, targets = first, reading.fields[number], reading.targets
-        self.fields = sorted({field.field for field in fields}, key=lambda name: name.encode())  # as in an Example
+        self.fields = sorted({field.name for field in fields}, key=lambda name: name.encode())  # as in an Example
         self.columns = [*PLACE, *[f"{name}_{what}" for name in self.fields for what in ("offset", "size")]]
         """The names of the columns after that of the file."""
         after = first + 1 + len(PLACE)
@@ -429,7 +425,7 @@ class Place:
         if reading.augmentation is not None and number == 0:  # the plan refuses added fields that geometry would move
             self.augmenter = Augmenter(fields, targets, reading.augmentation)
         self.uses = [] if self.augmenter else uses_of(fields, targets)
-        self.direct = {use.field.field: use.into for use in self.uses if use.direct}
+        self.direct = {use.field.name: use.into for use in self.uses if use.direct}
         """Fields whose bytes are read into rows of an output, and these outputs."""
 
 
