@@ -120,6 +120,9 @@ def test_a_custom_function_stands_between_geometry_ops():
     assert unchanged["image"] is IMAGE
     always = apply_geometry(sample, KINDS, [(Custom(halve, always=True), None)])
     assert always["image"].shape == (20, 25, 3)
+    masked = {**sample, "mask": np.ma.masked_equal(IMAGE[:, :, 0], IMAGE[0, 0, 0])}
+    with pytest.raises(SampleError, match=r"masked values.*'mask'"):
+        apply_geometry(sample, KINDS, [(Custom(lambda *_: masked), rng())])
 
 
 # --- every op -------------------------------------------------------------------------------------------------------

@@ -99,6 +99,9 @@ def apply_geometry(
             if not isinstance(made, Mapping):
                 rule = f"a Custom function returns a mapping, this one returned {type(made).__name__}"
                 raise SampleError(rule, stage="geometry")
+            if masked := next((name for name, value in made.items() if np.ma.is_masked(value)), None):
+                rule = "a Custom function returned masked values, of which the numbers below the mask would be stored"
+                raise SampleError(f"{rule}: {masked!r}; fill them (`filled`)", stage="geometry")
             sample, transform = made, None
             size = raster_size(sample, kinds)
             rasters = [name for name, kind in kinds.items() if kind in RASTER_KINDS and name in sample]
