@@ -120,6 +120,18 @@ def test_a_reduced_raster_is_averaged_over_exactly_the_window(factor, window, si
     )
 
 
+@pytest.mark.parametrize("size", [(321, 340), (58, 244)])
+def test_a_reduced_image_and_its_mask_end_at_the_same_pixels(size):
+    for seed in range(60):
+        transform = compose(size, Scale((0.2, 0.5)), seed=seed)
+        reduced = reduction_for(transform)
+        white = np.full((*(-(-side // reduced) for side in size), 3), 255, np.uint8)
+        sample = {"image": white, "mask": np.ones(size, np.uint8)}
+        options = {"size": size, "reduced": reduced, "fill": {"mask": 0}}
+        out = warp_sample(sample, {"image": "image", "mask": "mask"}, transform, **options)
+        np.testing.assert_array_equal(out["image"][:, :, 0] > 0, out["mask"] > 0)
+
+
 def test_a_matrix_that_was_changed_is_seen():
     transform = Transform(np.eye(3), IMAGE.shape[:2])
     np.testing.assert_array_equal(warped(IMAGE, transform), IMAGE)

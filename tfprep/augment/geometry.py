@@ -178,7 +178,7 @@ class RandomResizedCrop:
 
     def _draw(self, size: Size, generator: np.random.Generator) -> tuple[int, int, int, int]:
         low, high = log(self.ratio[0]), log(self.ratio[1])
-        for area, aspect, down, right in generator.random((_ATTEMPTS, 4)):
+        for area, aspect, down, right in generator.random((_ATTEMPTS, 4)).tolist():  # Python's numbers are faster
             pixels = size[0] * size[1] * (self.scale[0] + area * (self.scale[1] - self.scale[0]))
             ratio = exp(low + aspect * (high - low))
             width, height = round(sqrt(pixels * ratio)), round(sqrt(pixels / ratio))

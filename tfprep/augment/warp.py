@@ -111,7 +111,8 @@ def warp_sample(
                 view = coarsest
                 if view is None or view.size != array.shape[:2]:
                     # A mask is never reduced: it is not a JPEG.
-                    view = _view(transform, size, array.shape[:2], border, 1 if is_mask else reduced)
+                    known = coarsest.plan if coarsest is not None and coarsest.size == size else None
+                    view = _view(transform, size, array.shape[:2], border, 1 if is_mask else reduced, known)
                 warped[name] = _raster(array, is_mask, view, border, fills.get(name, None if is_mask else 0))
             elif kind == "points":
                 warped[name] = exchange_rows(warp_points(value, transform), flips.get(name, ()))
@@ -209,9 +210,12 @@ def _determinant(matrix: Array) -> float:
 _kept_snapped = lru_cache(256)(_snapped)
 
 
-def _view(transform: Transform, size: Size, own: Size, border: Border, reduced: int = 1) -> _View:
+def _view(
+    transform: Transform, size: Size, own: Size, border: Border, reduced: int = 1, plan: Aligned | None = None
+) -> _View:
+    """`plan`: that of the snapped transform for a raster of `size`, where it is known."""
     if own != size and own == _reduced_size(size, reduced):  # planned on the pixels of the whole picture
-        local, plan = _before(scaling(reduced, reduced), transform), plan_aligned(transform, size)
+        local, plan = _before(scaling(reduced, reduced), transform), plan or plan_aligned(transform, size)
         if plan is None or not plan.mirrors_right(border) or not (plan.rows.shrinks and plan.columns.shrinks):
             return _View(own, local, None)
         return _View(own, local, plan, reduced)
