@@ -22,7 +22,7 @@ from tfprep.bench.forms import forms_of
 from tfprep.bench.machine import this_machine
 from tfprep.bench.rounds import Budget, Candidate, Measurement, compare
 from tfprep.bench.samples import on_the_fly
-from tfprep.cli.quiet import start_tensorflow
+from tfprep.cli.text import start_tensorflow
 from tfprep.recipe.file import load_recipe
 
 RECIPE = Path(__file__).parent.parent / "pipelines" / "camvid_clicks.py"

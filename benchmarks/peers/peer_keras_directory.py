@@ -25,7 +25,7 @@ def _write(item: Item, number: int, out: Path, form: str) -> None:
 
 
 def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
-    from tfprep.cli.quiet import start_tensorflow
+    from tfprep.cli.text import start_tensorflow
 
     start_tensorflow()
     import keras

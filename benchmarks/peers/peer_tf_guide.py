@@ -29,7 +29,7 @@ def build(items: Sequence[Item], out: Path, form: str) -> None:
 
 
 def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
-    from tfprep.cli.quiet import start_tensorflow
+    from tfprep.cli.text import start_tensorflow
 
     start_tensorflow()
     import tensorflow as tf

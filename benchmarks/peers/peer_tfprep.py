@@ -10,7 +10,7 @@ from common import CROP, QUALITY, SIDE, Item
 
 import tfprep
 from tfprep import Recipe, augment, codecs, sources
-from tfprep.cli.quiet import start_tensorflow
+from tfprep.cli.text import start_tensorflow
 
 
 def build(items: Sequence[Item], out: Path, form: str) -> None:

@@ -289,7 +289,7 @@ def test_fields_that_webdataset_takes_for_one_are_refused(one_shard, tmp_path):
 
 def test_places_that_no_folder_can_take_are_refused_before_the_work(photos, tmp_path, monkeypatch):
     data = open_dataset(photos.path)
-    monkeypatch.setitem(sys.modules["tfprep.export.export"]._WRITERS, "parquet", None)  # no work is begun
+    monkeypatch.setitem(sys.modules["tfprep.export"]._WRITERS, "parquet", None)  # no work is begun
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     with pytest.raises(BuildError, match="is a mount point or the current folder, which cannot be replaced"):

@@ -24,7 +24,7 @@ from tfprep.dataset.clean import clean
 from tfprep.dataset.manifest import seal
 from tfprep.dataset.verify import verify
 from tfprep.errors import BuildError, DatasetError, RecipeError
-from tfprep.export.export import export
+from tfprep.export import export
 from tfprep.inspect.diff import compare
 from tfprep.model_fields import add_fields, remove_fields
 from tfprep.seeding import sample_hash

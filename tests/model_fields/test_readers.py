@@ -16,7 +16,7 @@ from tfprep import augment, derive
 from tfprep.dataset import open_dataset
 from tfprep.dataset.verify import verify
 from tfprep.errors import DatasetError, LoaderError, RecordError
-from tfprep.export.export import export
+from tfprep.export import export
 from tfprep.model_fields import add_fields
 
 

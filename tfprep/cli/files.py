@@ -20,7 +20,7 @@ from tfprep.cli.options import FILE, PATH, PLACE, json_option, option, quiet_opt
 if TYPE_CHECKING:
     from tfprep.dataset.clean import Leftovers
     from tfprep.dataset.imported.make import IndexReport
-    from tfprep.export.export import Format
+    from tfprep.export import Format
 
 
 @click.command("index")

@@ -16,7 +16,6 @@ from click.core import ParameterSource
 from tfprep import units
 from tfprep.cli import text
 from tfprep.cli.options import EXIT_CHECK_FAILED, PATH, POSITIVE, html_option, json_option, named, option, share
-from tfprep.cli.quiet import start_tensorflow
 from tfprep.errors import LoaderError
 from tfprep.limits import memory_limit
 from tfprep.optional import require_package
@@ -81,7 +80,7 @@ def bench_command(folder: str, as_json: bool, html: Path | None, fail_if_waiting
     from tfprep.bench.training import TOLERATED, ready_model, train_with_model
     from tfprep.load import open as open_data
 
-    start_tensorflow("tfprep bench")
+    text.start_tensorflow("tfprep bench")
     loader = {name: flags[name] for name in ("threads", "order", "cache", "memory_budget")}
     options = BenchOptions(
         split=flags["split"],
@@ -146,7 +145,7 @@ def _forms(recipe: Path, as_json: bool, flags: dict[str, Any]) -> int:
     from tfprep.recipe.file import data_root, load_recipe
     from tfprep.storage.urls import folder_at
 
-    start_tensorflow("tfprep bench")
+    text.start_tensorflow("tfprep bench")
     root = folder_at(flags["data"] or data_root(recipe))
     with tempfile.TemporaryDirectory(prefix="tfprep-forms-") as scratch:
         forms = compare_forms(
@@ -233,7 +232,7 @@ def demo_command(out: Path, scenes: int, steps: int, only_data: bool, as_json: b
     summary = _build(raw, built, say)
     contact_sheet(open_dataset(built), samples=8).save(picture)
     say(f"3. Contact sheet: {picture}")
-    start_tensorflow()
+    text.start_tensorflow()
     learned = _train(built, steps, say, quiet=as_json)
     rates = _compare(raw, built, say)
     say(f"The demo took {units.duration(time.monotonic() - started)}. See {picture}. Next: tfprep init YOUR_FOLDER")

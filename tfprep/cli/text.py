@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from tfprep.optional import require_package
 from tfprep.units import aligned, printable
 
 _json_out: list[Any] = []
@@ -88,3 +89,30 @@ def json_alone() -> Iterator[None]:
             os.dup2(out.fileno(), 1)
             with suppress(OSError):  # what cannot be written was an error already
                 out.close()
+
+
+def start_tensorflow(feature: str = "this script") -> None:
+    """Import TensorFlow and list its devices without the lines that its C++ side prints: they are printed only on failure.
+
+    Raises:
+        MissingDependencyError: If TensorFlow is not installed. The message names `feature`.
+    """
+    import tempfile  # 5 ms, which other commands do without
+
+    require_package("tensorflow", feature)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as aside:
+        kept = os.dup(2)
+        os.dup2(aside.fileno(), 2)
+        try:
+            import tensorflow as tf
+
+            tf.config.list_logical_devices()
+        except BaseException:
+            aside.seek(0)
+            os.write(kept, aside.read())
+            raise
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)

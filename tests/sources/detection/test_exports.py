@@ -12,7 +12,7 @@ import tfprep
 from tests.sources.building import write_picture
 from tfprep import Recipe, codecs
 from tfprep.builder import BuildOptions
-from tfprep.export.export import Format, export
+from tfprep.export import Format, export
 from tfprep.sources import Table
 from tfprep.sources.detection.detect import detect
 

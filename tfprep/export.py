@@ -1,4 +1,4 @@
-"""Formats that hold all fields of a dataset, image files as they are stored: WebDataset and Parquet.
+"""Exports of a dataset to WebDataset and Parquet; samples are streamed, keys are kept.
 
 WebDataset is a tar file for each shard, in which the files of one sample follow each other, as `KEY.FIELD.SUFFIX`. It ends the
 key at the first dot of the file name, so dots there are written as `%2E` (and `%` as `%25`). It passes over folders such as
@@ -18,11 +18,12 @@ import io
 import json
 import re
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -32,8 +33,13 @@ from tfprep.dataset import Dataset
 from tfprep.errors import DatasetError
 from tfprep.fields import RASTER_KINDS, Array, FieldSpec
 from tfprep.images import encode_png, file_orientation
-from tfprep.storage.local import whole_file
+from tfprep.storage.local import whole_file, whole_folder
 from tfprep.storage.urls import open_file
+from tfprep.units import number
+
+__all__ = ["ExportSummary", "export"]
+
+Format = Literal["webdataset", "parquet"]
 
 _IMAGE_FILES = ("jpeg", "png", "original", "encoded")
 """The codecs of image files."""
@@ -41,6 +47,59 @@ _PNG_LEVEL = 3
 _ROW_GROUP = 100
 """Rows of Parquet in memory at a time: the number that Hugging Face writes of images."""
 _FILE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+
+
+@dataclass(frozen=True)
+class ExportSummary:
+    """Result of an export: samples by split, and one text for each thing that the format does not hold."""
+
+    samples: dict[str, int]
+    left_out: tuple[str, ...]
+
+
+def export(data: Dataset, out: Path, to: Format, *, variant: int = 0) -> ExportSummary:
+    """Write a dataset in another format.
+
+    Args:
+        data: The dataset.
+        out: A folder, which is missing or empty. It appears whole, or not at all.
+        to: The format.
+        variant: The variant to export. Splits that do not have it are left out.
+
+    Raises:
+        DatasetError: A record cannot be read, the folder is not empty, or the format cannot hold such a dataset at all.
+    """
+    if out.is_file():
+        raise DatasetError(f"{out} is a file; export into a new folder")
+    if out.exists() and any(out.iterdir()):
+        raise DatasetError(f"{out} is not empty; export into a new folder")
+    splits = [name for name, info in data.splits.items() if variant < info.variants]
+    if not splits:
+        raise DatasetError(f"no split of {data.path} has a variant {variant}")
+    with whole_folder(out) as folder:
+        for split in splits:
+            _WRITERS[to](data, split, variant, folder)
+    return ExportSummary(
+        {split: data.splits[split].samples for split in splits}, tuple(_left_out(data, to, variant, splits))
+    )
+
+
+def _left_out(data: Dataset, to: Format, variant: int, splits: list[str]) -> Iterator[str]:
+    for split, info in data.splits.items():
+        if split not in splits:
+            yield f"split {split}: it has no variant {variant}"
+        elif info.variants > 1:
+            yield f"split {split}: {number(info.variants - 1, 'other variant')}; --variant N exports another"
+        for group, entry in data.manifest.groups.items():
+            if split in splits and variant >= entry.variants.get(split, 0):
+                yield f"added fields {group}: variant {variant} of split {split} has none"
+    for name in data.manifest.classes:
+        spec = data.fields.get(name)
+        if spec is not None and not (to == "parquet" and (spec.kind, spec.dtype) == ("label", "int64")):
+            yield f"class names of {name}: labels are numbers there"
+
+
+# --- samples ---
 
 
 class StoredSample(NamedTuple):
@@ -222,3 +281,9 @@ def _row(fields: Mapping[str, FieldSpec], shapes: Mapping[str, str], sample: Sto
 def _items(array: Array) -> list[Any]:
     # Arrow 17 makes its float16 of NumPy's only, and not of Python's float.
     return list(array.ravel()) if array.dtype == np.float16 else array.ravel().tolist()
+
+
+_WRITERS: dict[str, Callable[[Dataset, str, int, Path], None]] = {
+    "webdataset": write_webdataset,
+    "parquet": write_parquet,
+}
