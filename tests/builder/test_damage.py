@@ -101,11 +101,16 @@ def test_an_export_inside_of_the_dataset_does_not_stop_builds(copy):
 
 
 def test_damaged_notes_of_a_build_never_get_into_the_dataset(copy):
-    """A flipped bit in a receipt, or in the rows that belong to it, and an index that has to be made from them."""
-    whole, rng = published(copy), np.random.default_rng(2)
-    for name in ("train-00000.json", "train-00000.contents.json"):
-        path = copy / "out/.tfprep/receipts" / name
-        flip(path, int(rng.integers(path.stat().st_size)), bit=1 << int(rng.integers(8)))
+    """A flipped bit in a receipt, or in the rows that belong to it, or no rows, and an index that has to be made from them."""
+    whole, rng, path = published(copy), np.random.default_rng(2), copy / "out/.tfprep/receipts/train-00000.json"
+    for part in ("receipt", "rows", "no rows"):
+        lines = path.read_bytes().splitlines(keepends=True)
+        head, size = sum(map(len, lines[:2])), path.stat().st_size
+        if part == "no rows":
+            os.truncate(path, head)
+        else:
+            start, stop = (0, head) if part == "receipt" else (head, size)
+            flip(path, int(rng.integers(start, stop)), bit=1 << int(rng.integers(8)))
         (copy / "out/current/index.parquet").unlink()
         assert fix(copy).built_shards == 1
         assert published(copy) == whole

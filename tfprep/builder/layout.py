@@ -80,9 +80,6 @@ class Layout:
     def receipt(self, split: str, shard: int) -> Path:
         return self.receipts / f"{split}-{shard:05d}.json"
 
-    def contents(self, split: str, shard: int) -> Path:
-        return self.receipts / f"{split}-{shard:05d}.contents.json"
-
     def find(self, name: str) -> Path | None:
         """Return the path of a shard's file, which waits to be published or is published; None if a local one does not exist."""
         if self.at_store:

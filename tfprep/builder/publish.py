@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from tfprep.builder.layout import Layout
 from tfprep.builder.planning.plan import Plan, building_versions
-from tfprep.builder.receipts import Receipt, contents_path, read_contents
+from tfprep.builder.receipts import Receipt, read_contents
 from tfprep.builder.shards.sums import Moments, merge
 from tfprep.codecs import Scalar
 from tfprep.dataset import Dataset, FieldInfo, Manifest, SplitInfo, Statistics
@@ -89,9 +89,9 @@ def _fit(data: Dataset, group: str, folder: Path, manifest: Manifest) -> bool:
 
 def remove_notes(layout: Layout, receipts: Sequence[Receipt]) -> None:
     """Remove the receipts and recipes of shards that the dataset does not have any more; `receipts` are those of all shards."""
-    paths = [(layout.receipt(one.split, one.shard), contents_path(layout, one)) for one in receipts]
+    kept = {layout.receipt(receipt.split, receipt.shard).name for receipt in receipts}
     with suppress(DatasetError, OSError):  # Only room is lost.
-        remove_files(layout.receipts, names_in(layout.receipts) - {path.name for pair in paths for path in pair})
+        remove_files(layout.receipts, names_in(layout.receipts) - kept)
         remove_files(layout.recipes, names_in(layout.recipes) - {f"{one.fingerprint}.json" for one in receipts})
 
 

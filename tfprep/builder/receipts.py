@@ -6,7 +6,8 @@ place of its content, so it is compared without reading a file. If it is equal, 
 decides. `identity` also tells a file from another of the same size and time that took its place (`mv`, archives with one time):
 it covers inodes and the times at which those changed. It is compared only within one file system, because copies differ.
 
-Both files of a shard end with a line that holds the SHA-256 of the line before. Damage costs that the shard is built again.
+The file of a receipt has two parts, the receipt and its contents, so that they always belong together. Each is a line of JSON and
+a line with the SHA-256 of that. Damage costs that the shard is built again.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from hashlib import blake2b, sha256
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from tfprep.builder.layout import Layout
 from tfprep.builder.shards.sums import FieldForms, Moments
 from tfprep.dataset.manifest import FileInfo, digest_of
-from tfprep.dataset.names import PRIVATE, SHARDS
+from tfprep.dataset.names import SHARDS
 from tfprep.dataset.plain_json import from_json, with_digest, without_digest
 from tfprep.errors import BuildError
 from tfprep.records import Frame, format_index
@@ -56,6 +57,8 @@ class ShardTask:
     expected: Mapping[str, str] = field(default_factory=dict)
 
 
+_HEAD_BYTES = 1 << 16
+"""Bytes from the beginning of a file in which nearly every receipt ends; its contents may have hundreds of megabytes."""
 _READ_AT_ONCE = 32
 """Receipts that are requested from a store at a time."""
 _OUT_OF_MEMORY = re.compile(r"^MemoryError\b|\(-4:Insufficient memory\)")
@@ -155,16 +158,13 @@ def read_receipt(
       StorageError: The store cannot be reached or refuses.
     """
     try:
-        receipt = from_json(Receipt, document := without_digest(read_content(layout.receipt(split, shard))))
+        receipt = from_json(Receipt, document := without_digest(_head(layout.receipt(split, shard))))
     except (OSError, ValueError):
         return None
     if common is not None:
         texts = {name: json.dumps(document[name]) for name in ("versions", "forms", "expected")}
         receipt = replace(receipt, **{n: common.setdefault(text, getattr(receipt, n)) for n, text in texts.items()})
     if (receipt.split, receipt.shard) != (split, shard):
-        return None
-    contents = contents_path(layout, receipt)
-    if (size_of(contents) if sizes is None else sizes.get(f"{PRIVATE}/{layout.receipts.name}/{contents.name}")) is None:
         return None
     for file in receipt.files:
         for name, size in ((file.name, file.bytes), (f"{file.name}.idx", None)):  # None: of any size
@@ -220,20 +220,15 @@ def read_receipts(layout: Layout, shards: Iterable[tuple[str, int]]) -> Iterator
 
 
 def write_receipt(layout: Layout, receipt: Receipt, contents: Contents) -> None:
-    """Write the contents first and the receipt last. A power failure may keep the receipt only, which counts as none."""
+    """Write a receipt and its contents, in one step."""
     rows = with_digest(vars(contents))  # asdict() would copy every row
-    durable_write(contents_path(layout, receipt), rows, sync=False)
-    durable_write(layout.receipt(receipt.split, receipt.shard), with_digest(asdict(receipt)))
+    durable_write(layout.receipt(receipt.split, receipt.shard), with_digest(asdict(receipt)) + rows)
 
 
 def withdraw_receipt(layout: Layout, split: str, shard: int) -> None:
-    """Remove a receipt and its contents before the shard's files change: they describe no others, even after a power failure."""
-    path, contents = layout.receipt(split, shard), layout.contents(split, shard)
-    if layout.at_store:
-        remove_file(path)
-    elif path.exists() or contents.exists():
-        path.unlink(missing_ok=True)
-        contents.unlink(missing_ok=True)
+    """Remove a receipt before the shard's files change: it describes no others, even after a power failure."""
+    remove_file(layout.receipt(split, shard))
+    if not layout.at_store:
         sync_folder(layout.receipts)
 
 
@@ -241,26 +236,26 @@ def read_contents(layout: Layout, receipt: Receipt) -> Contents:
     """Return the contents of a receipt.
 
     Raises:
-      BuildError: The file is damaged or missing. The receipt is withdrawn, so that the next build builds the shard again.
+      BuildError: The file is damaged or missing, and is removed, so that the next build builds the shard again; or another build
+        has written it meanwhile.
     """
-    path = contents_path(layout, receipt)
+    path = layout.receipt(receipt.split, receipt.shard)
     try:
-        return from_json(Contents, without_digest(read_content(path)))
+        text, digest, contents = read_content(path).split(b"\n", 2)
+        if without_digest(text + b"\n" + digest)["signature"] == receipt.signature:
+            return from_json(Contents, without_digest(contents))
     except (FileNotFoundError, ValueError) as error:
-        remove_file(layout.receipt(receipt.split, receipt.shard))
+        remove_file(path)
         raise BuildError(f"{path} is damaged ({error}); run the build again, it builds this shard again") from error
+    raise BuildError(f"{path} was written by another build while this one ran; run the build again")
 
 
-def contents_path(layout: Layout, receipt: Receipt) -> Path:
-    """Return where the contents of a receipt are.
-
-    At a store two attempts at one shard may write at the same time, so that the contents of each have a name of their own.
-    """
-    path = layout.contents(receipt.split, receipt.shard)
-    if not layout.at_store:
-        return path
-    digest = sha256(f"{receipt.digest} {receipt.signature}".encode()).hexdigest()
-    return path.with_name(f"{receipt.split}-{receipt.shard:05d}-{digest[:16]}.contents.json")
+def _head(path: Path) -> bytes:
+    """Return the receipt of a file without its contents."""
+    size = _HEAD_BYTES
+    while (content := read_content(path, size)).count(b"\n") < 2 and len(content) == size:
+        size *= 8
+    return b"\n".join(content.split(b"\n", 2)[:2])
 
 
 def stats_of(task: ShardTask) -> dict[str, str]:

@@ -123,7 +123,7 @@ def _needed(number: int, manifest: Manifest) -> Iterator[str]:
 def _started(store: Store, names: Mapping[str, ObjectInfo]) -> Iterator[str]:
     """Yield what receipts refer to, in the form of `_needed`."""
     for name in names:
-        if not re.match(rf"{re.escape(PRIVATE)}/(receipts|fields/\w+)/[^/]+\.json\Z", name) or ".contents." in name:
+        if not re.match(rf"{re.escape(PRIVATE)}/(receipts|fields/\w+)/[^/]+\.json\Z", name):
             continue
         with suppress(ValueError, KeyError, TypeError):  # a damaged receipt counts for nothing, in a build too
             receipt = json.loads(bytes(store.read(name)).partition(b"\n")[0])

@@ -52,17 +52,18 @@ def open_file(path: Path) -> BinaryIO:
     return file
 
 
-def read_content(path: Path) -> bytes:
-    """Return the content of a file, local or at a URL.
+def read_content(path: Path, stop: int | None = None) -> bytes:
+    """Return the content of a file, local or at a URL; with `stop` at most its first bytes, up to this number.
 
     Raises:
         FileNotFoundError: There is none.
         OSError, StorageError: It cannot be read.
     """
     if not is_remote(path):
-        return path.read_bytes()
+        with path.open("rb") as file:
+            return file.read(stop)
     try:
-        return bytes(open_store(path.parent).read(path.name))
+        return bytes(open_store(path.parent).read(path.name, 0, stop))
     except StorageError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             raise FileNotFoundError(str(path)) from error

@@ -1,8 +1,8 @@
 """A shard task: a pure function of the recipe and a list of samples. It decodes each sample once, and writes a file per variant.
 
 Memory is bounded by one sample and its encoded variants: records go to disk as they are made.
-The results of a task appear in this order: the files and their `.idx`, the contents, the receipt. A task that dies leaves nothing
-but temporary files.
+The results of a task appear in this order: the files and their `.idx`, the receipt. A task that dies leaves nothing but temporary
+files.
 """
 
 from __future__ import annotations
