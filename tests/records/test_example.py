@@ -107,16 +107,19 @@ def test_edges_survive_parse_single_example(value):
     assert_same(list(got) if dtype == tf.string else got, value)
 
 
-def test_unpacked_numbers_are_read():
+def test_single_unpacked_numbers_are_read_and_several_are_refused():
     """Writers of proto2 may leave lists unpacked: field 1 is repeated, with wire types 0 and 5."""
-    ints = b"\x1a\x04" + b"\x08\x05" + b"\x08\x07"  # Feature{ int64_list { 5, 7 } }
-    floats = b"\x12\x05" + b"\x0d" + np.float32(1.5).tobytes()
-    entries = b"".join(b"\x0a" + bytes((len(e),)) + e for e in (_entry(b"i", ints), _entry(b"f", floats)))
-    payload = b"\x0a" + bytes((len(entries),)) + entries
-    assert tf.train.Example.FromString(payload).features.feature["i"].int64_list.value == [5, 7]
-    decoded = decode(payload)
-    assert decoded["i"].tolist() == [5, 7]
-    assert decoded["f"].tolist() == [1.5]
+    for count in (1, 2):
+        ints = b"\x1a" + bytes((2 * count,)) + b"\x08\x05\x08\x07"[: 2 * count]  # Feature{ int64_list { 5, 7 } }
+        floats = b"\x12\x05" + b"\x0d" + np.float32(1.5).tobytes()
+        entries = b"".join(b"\x0a" + bytes((len(e),)) + e for e in (_entry(b"i", ints), _entry(b"f", floats)))
+        payload = b"\x0a" + bytes((len(entries),)) + entries
+        assert tf.train.Example.FromString(payload).features.feature["i"].int64_list.value == [5, 7][:count]
+        if count == 1:
+            assert {name: value.tolist() for name, value in decode(payload).items()} == {"i": [5], "f": [1.5]}
+        else:
+            with pytest.raises(ValueError, match="not packed into one piece"):
+                decode(payload)
 
 
 def _entry(name, feature):

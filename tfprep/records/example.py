@@ -7,7 +7,8 @@ The wire format is protocol buffers' (https://protobuf.dev/programming-guides/en
     entry    = 1: name, 2: Feature  FloatList = 1: packed little-endian floats; Int64List = 1: packed varints
 
 `encode` writes features in the order of their names' UTF-8 bytes, so that equal features are equal bytes, and says where each
-feature's own bytes are in the payload, so that a reader can go straight to them. `find_features` finds them in any Example.
+feature's own bytes are in the payload, so that a reader can go straight to them. `find_features` finds them in an Example of any
+writer whose numbers are packed, as all known writers pack them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from tfprep.fields import Array
 FeatureValue: TypeAlias = "bytes | Sequence[bytes] | npt.NDArray[Any]"
 """bytes or a sequence of bytes (BytesList), a float32 array [N] (FloatList) or an int64 array [N] (Int64List)."""
 Decoded: TypeAlias = "list[bytes] | npt.NDArray[Any]"
-Payload: TypeAlias = "bytes | memoryview"
 
 NO_LIST, BYTES, FLOAT, INT64 = 0, 1, 2, 3
 """The kinds of a feature, by the number of its list in `tf.train.Feature`; 0 for a feature without a list."""
@@ -90,8 +90,6 @@ def encode(features: Mapping[str, FeatureValue]) -> tuple[bytes, dict[str, tuple
 def decode(payload: bytes) -> dict[str, Decoded]:
     """Parse a serialized Example.
 
-    Packed and unpacked numbers are both read and unknown protobuf fields skipped, as the protobuf specification asks.
-
     Args:
         payload: The serialized Example.
 
@@ -100,14 +98,13 @@ def decode(payload: bytes) -> dict[str, Decoded]:
         list.
 
     Raises:
-        ValueError: The bytes are not an Example.
+        ExampleError: As in `find_features`.
     """
-    view = memoryview(payload)
+    spans = find_features(payload)
     try:
-        features = (_entry_of(view, start, stop) for start, stop in _entries(view))
-        return {name.decode(): _values(view, kind, start, stop) for name, kind, start, stop in features}
+        return {name.decode(): _values(payload, span) for name, span in spans.items()}
     except ValueError as error:
-        raise ValueError(f"the bytes are not a tf.train.Example: {error}") from error
+        raise ExampleError(f"its bytes are not a tf.train.Example: {error}") from error
 
 
 def find_features(payload: bytes) -> dict[bytes, Span]:
@@ -136,7 +133,7 @@ def find_features(payload: bytes) -> dict[bytes, Span]:
     except ExampleError:
         raise
     except ValueError as error:
-        raise ExampleError("its bytes are not a tf.train.Example") from error
+        raise ExampleError(f"its bytes are not a tf.train.Example: {error}") from error
     return spans
 
 
@@ -168,7 +165,7 @@ def _entry(name: str, value: FeatureValue) -> tuple[bytes, bytes, bytes]:
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-def _entries(payload: Payload) -> Iterator[tuple[int, int]]:
+def _entries(payload: bytes) -> Iterator[tuple[int, int]]:
     """Yield where the entry of each feature begins and ends."""
     for number, start, stop in messages(payload, 0, len(payload), 2):
         if number == 2:
@@ -204,12 +201,12 @@ def _usual_entry(payload: bytes, start: int, stop: int) -> tuple[bytes, Span] | 
     return (name, _span_of_packed(payload, kind, at, stop)) if kind else None
 
 
-def _entry_of(payload: Payload, start: int, stop: int) -> tuple[bytes, int, int, int]:
+def _entry_of(payload: bytes, start: int, stop: int) -> tuple[bytes, int, int, int]:
     """Return the name of a feature, the kind of its list, and where the list's message begins and ends."""
     name, lists = b"", list[tuple[int, int, int]]()
     for number, first, last in messages(payload, start, stop, 2):
         if number == 1:
-            name = bytes(payload[first:last])
+            name = payload[first:last]
         elif number == 2:
             lists += [found for found in messages(payload, first, last, INT64) if found[0] <= INT64]
     if len(lists) > 1:  # of one kind, protocol buffers join them
@@ -217,33 +214,27 @@ def _entry_of(payload: Payload, start: int, stop: int) -> tuple[bytes, int, int,
     return name, *(lists[0] if lists else (NO_LIST, start, start))
 
 
-def _values(view: memoryview, kind: int, start: int, stop: int) -> Decoded:
-    items = [view[first:end] for number, first, end in _items(view, kind, start, stop) if number == 1]
-    if kind not in (FLOAT, INT64):
-        return [bytes(item) for item in items]
-    # Numbers are packed, or one by one.
-    numbers = (
-        np.frombuffer(item, "<f4") if kind == FLOAT else _varints(np.frombuffer(item, np.uint8)) for item in items
-    )
-    return np.concatenate([np.empty(0, np.float32 if kind == FLOAT else np.int64), *numbers])
-
-
-def _items(view: Payload, kind: int, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the fields of a list's message: (number, start, stop). ValueError where a value is not of the list's type."""
-    for number, wire, first, end in fields(view, start, stop):
-        if number == 1 and wire not in _WIRES[kind]:
-            raise ValueError("a value of another type than its list")
-        yield number, first, end
+def _values(payload: bytes, span: Span) -> Decoded:
+    stop = span.offset + span.size
+    if span.kind == FLOAT:
+        return np.frombuffer(payload, "<f4", span.values, span.offset).astype(np.float32)
+    if span.kind == INT64:
+        return _varints(np.frombuffer(payload, np.uint8, span.size, span.offset))
+    if span.values == 1:
+        return [payload[stop - span.last : stop]]
+    return [payload[first:last] for *_, first, last in fields(payload, span.offset, stop)]
 
 
 def _span(payload: bytes, kind: int, start: int, stop: int) -> Span:
     """Return the place of a list of strings, or of numbers that are in one piece: packed, or a single unpacked one."""
-    items = list(_items(payload, kind, start, stop)) if kind else []
+    items = list(fields(payload, start, stop)) if kind else []
+    if any(number == 1 and wire not in _WIRES[kind] for number, wire, *_ in items):
+        raise ValueError("a value of another type than its list")
     if kind == BYTES:
         if any(number != 1 for number, *_ in items):
             raise ExampleError("a list of strings holds something else")
-        return Span(BYTES, start, stop - start, len(items), items[-1][2] - items[-1][1] if items else 0)
-    pieces = [(first, last) for number, first, last in items if number == 1 and last > first]
+        return Span(BYTES, start, stop - start, len(items), items[-1][3] - items[-1][2] if items else 0)
+    pieces = [(first, last) for number, _, first, last in items if number == 1 and last > first]
     if len(pieces) > 1:
         raise ExampleError("a list of numbers is not packed into one piece; write it with TensorFlow or protobuf again")
     return _span_of_packed(payload, kind, *pieces[0]) if pieces else Span(kind, start, 0, 0, 0)
@@ -314,7 +305,7 @@ def varint(value: int) -> bytes:
     return bytes(groups)
 
 
-def read_varint(view: Payload, at: int, stop: int) -> tuple[int, int]:
+def read_varint(view: bytes, at: int, stop: int) -> tuple[int, int]:
     """Return the number that begins at a byte, and where it ends. ValueError if it has no end, or more than ten bytes."""
     value = shift = 0
     while at < stop and shift < 70:
@@ -327,7 +318,7 @@ def read_varint(view: Payload, at: int, stop: int) -> tuple[int, int]:
     raise ValueError(f"a number without an end at byte {at}")
 
 
-def fields(view: Payload, at: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+def fields(view: bytes, at: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
     """Yield the fields of the message in [at, stop): (number, wire type, start, stop), with the place of the field's own content.
 
     Raises:
@@ -359,7 +350,7 @@ def fields(view: Payload, at: int, stop: int) -> Iterator[tuple[int, int, int, i
         at = end
 
 
-def messages(view: Payload, at: int, stop: int, known: int) -> Iterator[tuple[int, int, int]]:
+def messages(view: bytes, at: int, stop: int, known: int) -> Iterator[tuple[int, int, int]]:
     """Yield the fields of the message in [at, stop) that are messages or bytes: (number, start, stop).
 
     Args:
