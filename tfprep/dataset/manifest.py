@@ -25,7 +25,7 @@ import numpy as np
 from tfprep.codecs import from_description
 from tfprep.codecs.raw import RAW_DTYPES, require_bfloat16
 from tfprep.dataset.names import INDEX, LOCATIONS, MANIFEST, check_file_name, check_name
-from tfprep.dataset.plain_json import LEAVES, WrongJsonError, from_json, indented, wrong
+from tfprep.dataset.plain_json import WrongJsonError, from_json, indented, wrong
 from tfprep.errors import DatasetError, RecipeError
 from tfprep.fields import EFFECTS, FieldSpec, field_name_fault
 from tfprep.records.framing import FRAME_BYTES
@@ -263,7 +263,6 @@ MOST_BYTES = 128 << 20
 _MOST_DEPTH = 64
 _MOST_DIMENSIONS = 8
 _MOST_VALUE_BYTES = 1 << 31  # a stack of float64 maps takes four times the 0.5 GB of the largest image
-_MOST_COUNT = 2**63 - 1
 _SHOWN_CHARACTERS = 60
 _MOST_REASON = 300
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
@@ -300,7 +299,8 @@ def parse_manifest(content: bytes, path: Path) -> Manifest:
         raise DatasetError(f"{path} was changed after it was written: its own checksum is wrong; {fix}")
     try:
         of_dataset = {name: value for name, value in raw.items() if name not in _AROUND}
-        manifest = from_json(Manifest, of_dataset, _LEAVES.__getitem__)
+        _check_plain(of_dataset)
+        manifest = from_json(Manifest, of_dataset)
         _check(manifest)
     except (WrongJsonError, DatasetError) as error:
         raise DatasetError(f"{path} is damaged: {printable(str(error))[:_MOST_REASON]}; {fix}") from error
@@ -332,32 +332,6 @@ def load_manifest(folder: Path) -> bytes:
         raise DatasetError(f"{path} cannot be read ({error.strerror or error})") from error
 
 
-def _count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value <= _MOST_COUNT:
-        raise wrong("is a whole number from 0 on", value)
-    return value
-
-
-def _number(value: Any) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value):
-        raise wrong("is a finite number", value)
-    return float(value)
-
-
-def _text(value: Any) -> str:
-    """A text; names of files that are not UTF-8 come as half surrogates, what no file name gives is refused."""
-    if type(value) is not str:
-        raise wrong("is text", value)
-    try:
-        value.isascii() or value.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        raise wrong("is text that can be written as UTF-8", value) from None
-    return value
-
-
-_LEAVES = {**LEAVES, int: _count, float: _number, str: _text}
-
-
 # --- rules between entries --------------------------------------------------------------------------------------------
 
 
@@ -366,11 +340,10 @@ def _check(manifest: Manifest) -> None:
     check_name("the name of a dataset", manifest.name)
     if not manifest.fields or not manifest.splits:
         raise DatasetError("there is at least one field and one split")
-    _check_plain(manifest.recipe, "recipe")
     if "derive" in manifest.recipe:  # where loaders look up derived inputs
         described: Any = Mapping[str, Mapping[str, Any]]
         try:
-            from_json(described, manifest.recipe["derive"], _LEAVES.__getitem__)
+            from_json(described, manifest.recipe["derive"])
         except WrongJsonError as error:
             raise error.below("recipe.derive") from None
     for name, info in manifest.fields.items():
@@ -382,28 +355,35 @@ def _check(manifest: Manifest) -> None:
     _check_added(manifest)
 
 
-def _check_plain(value: Any, way: str) -> None:
-    """Walk through plain JSON without recursion: finite numbers, bounded depth."""
-    waiting: list[tuple[Any, int]] = [(value, 0)]
+def _check_plain(document: Any) -> None:
+    """Walk through plain JSON without recursion: finite numbers, bounded depth, and texts that can be written as UTF-8, in which
+    names of files that are not UTF-8 are half surrogates."""
+    waiting: list[tuple[str, Any, int]] = [("the document", document, 0)]
     while waiting:
-        value, depth = waiting.pop()
+        name, value, depth = waiting.pop()
         if depth > _MOST_DEPTH:
-            raise DatasetError(f"{way} is nested more than {_MOST_DEPTH} deep")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise DatasetError(f"{way} holds {value}; its numbers are finite")
-        if isinstance(value, str):
-            _text(value)
-        elif isinstance(value, dict):
-            waiting += [(inner, depth + 1) for pair in value.items() for inner in pair]
-        elif isinstance(value, list):
-            waiting += [(inner, depth + 1) for inner in value]
+            raise DatasetError(f"{name} is nested more than {_MOST_DEPTH} deep")
+        for key, inner in value.items() if isinstance(value, dict) else [(name, inner) for inner in value]:
+            if isinstance(inner, dict | list):
+                waiting.append((key, inner, depth + 1))
+            elif isinstance(inner, float) and not math.isfinite(inner):
+                raise DatasetError(f"{key} holds {inner}; its numbers are finite")
+            elif isinstance(inner, str):
+                _check_text(key, inner)
+            _check_text(name, key)
+
+
+def _check_text(name: str, text: str) -> None:
+    try:
+        text.isascii() or text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise DatasetError(f"{name} holds {text!r}; a text is one that can be written as UTF-8") from None
 
 
 def _check_field(name: str, info: FieldInfo) -> None:
     way = f"fields.{printable(name)[:_SHOWN_CHARACTERS]}"
     if fault := field_name_fault(name):
         raise DatasetError(f"{way}: {fault}")
-    _check_plain(info.codec, f"{way}.codec")
     if not EFFECTS.issuperset(info.follows):
         raise wrong(f"holds names of {', '.join(sorted(EFFECTS))}", list(info.follows)).below(f"{way}.follows")
     _check_array(info.spec, f"{way}.spec")

@@ -56,6 +56,7 @@ def without_digest(content: bytes) -> Any:
 
 
 _SHOWN_CHARACTERS = 60
+_MOST_COUNT = 2**63 - 1
 Check: TypeAlias = Callable[[Any], Any]
 """A function that returns a value in its type, or raises `WrongJsonError`."""
 
@@ -81,61 +82,61 @@ def wrong(rule: str, value: Any) -> WrongJsonError:
 
 def _typed(rule: str, *types: type) -> Check:
     def check(value: Any) -> Any:
-        if type(value) not in types:
+        if type(value) not in types or (types == (int,) and not 0 <= value <= _MOST_COUNT):
             raise wrong(rule, value)
         return value
 
     return check
 
 
-LEAVES: Mapping[type, Check] = {
+_LEAVES: Mapping[type, Check] = {
     str: _typed("is text", str),
-    int: _typed("is a whole number", int),
+    int: _typed("is a whole number from 0 on", int),
     float: _typed("is a number", int, float),
     bool: _typed("is true or false", bool),
 }
 _a_list, _an_object = _typed("is a list", list), _typed("is an object", dict)
 
 
-def from_json(kind: type[T], value: Any, leaf: Callable[[type], Check] = LEAVES.__getitem__) -> T:
+def from_json(kind: type[T], value: Any) -> T:
     """Return what `dataclasses.asdict` and JSON made of a dataclass, as the dataclass again.
 
     Args:
-        kind: The dataclass. Its fields are str, int, float, bool, Any, dataclasses, `X | None`, `tuple[X, ...]`, `Sequence[X]` or
-            `Mapping[str, X]`, which becomes a dict, or a `Literal`. One whose default is None or "" may be missing.
+        kind: The dataclass. Its fields are str, int (from 0, of 63 bits), float, bool, Any, dataclasses, `X | None`,
+            `tuple[X, ...]`, `Sequence[X]` or `Mapping[str, X]`, which becomes a dict, or a `Literal`. One whose default is None
+            or "" may be missing.
         value: Plain JSON.
-        leaf: Returns the check of texts, numbers and truth values.
 
     Raises:
         WrongJsonError: The value has other fields, or one of another type; the message names it.
     """
-    reader: Callable[[Any], T] = _reader(kind, leaf)  # type: ignore[arg-type]
+    reader: Callable[[Any], T] = _reader(kind)  # type: ignore[arg-type]
     return reader(value)
 
 
 @cache
-def _reader(kind: Any, leaf: Callable[[type], Check]) -> Check:
+def _reader(kind: Any) -> Check:
     """Return the function that reads values of a type."""
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is Any or origin is Literal:
         return lambda value: value if kind is Any else _one_of(value, arguments)
     if is_dataclass(kind):
-        return _dataclass_reader(kind, leaf)
+        return _dataclass_reader(kind)
     if origin in (Union, UnionType) and NoneType in arguments and len(arguments) == 2:
-        of_other = _reader(next(argument for argument in arguments if argument is not NoneType), leaf)
+        of_other = _reader(next(argument for argument in arguments if argument is not NoneType))
         return lambda value: None if value is None else of_other(value)
     if origin in (tuple, Sequence):
-        of_item = _reader(arguments[0], leaf)
+        of_item = _reader(arguments[0])
         return lambda value: tuple(_read(of_item, number, item) for number, item in enumerate(_a_list(value)))
     if origin is Mapping:
-        of_entry = _reader(arguments[1], leaf)
+        of_entry = _reader(arguments[1])
         return lambda value: {sys.intern(n): _read(of_entry, n, item) for n, item in _an_object(value).items()}
-    return leaf(kind)
+    return _LEAVES[kind]
 
 
-def _dataclass_reader(kind: Any, leaf: Callable[[type], Check]) -> Check:
+def _dataclass_reader(kind: Any) -> Check:
     hints, own = get_type_hints(kind), [field for field in fields(kind) if field.init]
-    readers = {field.name: _reader(hints[field.name], leaf) for field in own}
+    readers = {field.name: _reader(hints[field.name]) for field in own}
     required = {field.name for field in own if field.default not in (None, "")}
 
     def read(value: Any) -> Any:

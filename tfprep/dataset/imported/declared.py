@@ -83,8 +83,6 @@ def _declared(where: str, entry: Any) -> Declared:
         raise DatasetError(f"{where}: {error}") from None
     except TypeError:
         raise DatasetError(f"{where}: the dtype is one of NumPy's, not {known.dtype!r}") from None
-    if any(size is not None and size < 0 for size in known.shape or ()):
-        raise DatasetError(f"{where}: the shape has whole numbers from 0 on and null, not {known.shape}")
     if (known.kind == "boxes") != ("format" in entry) or known.format not in ("", *BOX_FORMATS):
         formats = ", ".join(BOX_FORMATS)
         raise DatasetError(
