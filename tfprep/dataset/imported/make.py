@@ -1,32 +1,67 @@
 """`tfprep index`: from a pattern, or a directory of TensorFlow Datasets, to a dataset that refers to its records.
 
     list the shards -> scan those without a receipt, in processes -> decide the fields from all summaries
-      -> write the files of a dataset
+      -> write the files of a version, from the part files
 
 Part files stay in `.tfprep`: the same command again reads only shards that are new or have changed, and one that was stopped
 continues. Nothing that readers use changes before the last step.
+
+The files are those of a built dataset. The index has the values of single numbers and short strings besides, each in a column of
+the field's own name, and no digests of sources, which nobody knows.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import unquote
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tfprep import __version__
 from tfprep.dataset.imported.declared import FEATURES_JSON, INFO_JSON, Declared, is_of_tfds, read_declared
-from tfprep.dataset.imported.scan import Scanned, find_receipt, part_of, remove_parts, scan_shards, summarize
+from tfprep.dataset.imported.scan import (
+    LostRecord,
+    Scanned,
+    find_receipt,
+    part_of,
+    read_part,
+    remove_parts,
+    scan_shards,
+    summarize,
+)
 from tfprep.dataset.imported.schema import IndexedField, decide_fields, sized_raster
 from tfprep.dataset.imported.shards import Place, Shard, common_root, find_source, missing_shards, name_below, root_of
-from tfprep.dataset.imported.write import Content, Groups, write_imported
-from tfprep.dataset.manifest import Manifest, read_manifest
-from tfprep.dataset.names import BESIDE, MANIFEST, PRIVATE
+from tfprep.dataset.index import joined_tables, label_type, numpy_column, schema, write_index
+from tfprep.dataset.locations import write_locations
+from tfprep.dataset.manifest import (
+    FieldInfo,
+    FileInfo,
+    Imported,
+    Manifest,
+    SplitInfo,
+    digest_of,
+    kept_fields,
+    read_manifest,
+)
+from tfprep.dataset.names import BESIDE, INDEX, LOCATIONS, MANIFEST, PRIVATE, REJECTS
 from tfprep.dataset.versions import NewVersion, version_folder
 from tfprep.errors import DatasetError
+from tfprep.fields import Array
+from tfprep.records.framing import HEADER_BYTES
+from tfprep.storage.local import writing
 from tfprep.storage.urls import is_remote, names_in
+
+Groups = Mapping[str, Sequence[tuple[Shard, Scanned]]]
+"""The shards of each split, with what was found in them."""
 
 
 @dataclass(frozen=True)
@@ -109,14 +144,14 @@ def index_tfrecords(
         if on_bad == "raise":
             for key in listed.splits:
                 _check_whole(groups[key], listed.lengths)
-        content = _decide(work, groups, old.name if old else listed.name, declared, skip=on_bad == "skip")
+        content = _Content(old.name if old else listed.name, groups, work, declared, skip=on_bad == "skip")
         lost = set(old.fields if old else ()) - content.infos.keys()
         if lost and old is not None and old.rejected and on_bad == "raise":
             raise DatasetError(
                 f"{', '.join(sorted(lost))}: {old.rejected} records do not have them, which --on-bad skip left out; give it "
                 "again, or write the files again with all features"
             )
-        manifest = write_imported(new, content, old)
+        manifest = _publish(new, content, old)
         remove_parts(work, {part_of(shard, work) for group in groups.values() for shard, _ in group})
     return IndexReport(
         folder, manifest, tuple(content.fields), tuple(name_below(content.root, shard.path) for shard in scanned),
@@ -202,15 +237,164 @@ def _check_whole(group: Sequence[tuple[Shard, Scanned]], lengths: Mapping[Shard,
             )
 
 
-def _decide(work: Path, groups: Groups, name: str, declared: Mapping[str, Declared], *, skip: bool) -> Content:
-    """Decide from what was found in all shards which features become fields, and what the index is made of."""
-    shards = [shard for group in groups.values() for shard, _ in group]
-    records = sum(scanned.records for group in groups.values() for _, scanned in group)
-    if not records:
-        raise DatasetError(f"{common_root([shard.path for shard in shards])}: the shards hold no record")
-    summaries = summarize(shards, work)
-    fields, left_out = decide_fields(summaries, records, declared, skip=skip)
-    if not fields:
-        reasons = "; ".join(f"{feature}: {reason}" for feature, reason in left_out.items())
-        raise DatasetError(f"no feature can be read ({reasons or 'the records have none'})")
-    return Content(name, groups, fields, left_out, sized_raster(fields, summaries))
+# --- the version ----------------------------------------------------------------------------------------------------------
+
+
+class _Content:
+    """The fields of a dataset, and its rows, which are read from the part files.
+
+    `tables` counts: `records` by split and shard, `rejected` records, and `counts`, the numbers of records by label, split and
+    class (numbers of no class do not count).
+    """
+
+    def __init__(self, name: str, groups: Groups, work: Path, declared: Mapping[str, Declared], *, skip: bool) -> None:
+        """Decide from what was found in all shards which features become fields; `work` is the folder of the part files."""
+        self.name, self.groups, self._work = name, groups, work
+        shards = [shard for group in groups.values() for shard, _ in group]
+        self.root: Place = common_root([shard.path for shard in shards])
+        if not (records := sum(scanned.records for group in groups.values() for _, scanned in group)):
+            raise DatasetError(f"{self.root}: the shards hold no record")
+        summaries = summarize(shards, work)
+        self.fields, self.left_out = decide_fields(summaries, records, declared, skip=skip)
+        if not self.fields:
+            reasons = "; ".join(f"{feature}: {reason}" for feature, reason in self.left_out.items())
+            raise DatasetError(f"no feature can be read ({reasons or 'the records have none'})")
+        self.infos = {field.name: FieldInfo(field.spec, dict(field.codec)) for field in self.fields}
+        columns = {
+            field.name: pa.string() if field.spec.dtype == "string" else pa.from_numpy_dtype(field.spec.dtype)
+            for field in self.fields
+            if field.column
+        }
+        self.schema = schema(list(self.infos), label_type(self.infos), columns)
+        self._label = next((field.name for field in self.fields if field.spec.kind == "label"), None)
+        self._raster = sized_raster(self.fields, summaries)  # its height and width are the index's
+        self.records: dict[str, list[int]] = {split: [] for split in groups}
+        self.rejected: list[dict[str, Any]] = []
+        self.counts: dict[str, dict[str, Array]] = {
+            field.name: {split: np.zeros(len(field.classes), np.int64) for split in groups}
+            for field in self.fields
+            if field.classes and field.column and field.spec.shape == ()
+        }
+
+    def tables(self) -> Iterator[pa.Table]:
+        """Yield the rows of all splits."""
+        for split, group in self.groups.items():
+            yield from joined_tables(self._tables(split, group))
+            if not sum(self.records[split]):
+                reason = next((line["reason"] for line in self.rejected if line["split"] == split), "there is none")
+                raise DatasetError(f"no record of the split {split!r} can be read: {reason}")
+
+    def _tables(self, split: str, group: Sequence[tuple[Shard, Scanned]]) -> Iterator[pa.Table]:
+        for number, (shard, scanned) in enumerate(group):
+            name, records = name_below(self.root, shard.path), 0
+            self._reject(split, name, scanned.lost)
+            for block, features in read_part(shard, self._work):
+                table, lost = self._table(block, features, split, number, name)
+                self._reject(split, name, lost)
+                records += len(table)
+                yield table
+            self.records[split].append(records)
+
+    def _reject(self, split: str, shard: str, records: Iterable[LostRecord]) -> None:
+        for record in records:
+            line = {"split": split, "shard": shard, "record": record.number, "offset": record.offset}
+            self.rejected.append({**line, "reason": record.reason})
+
+    def _table(
+        self, block: pa.Table, features: pa.Table, split: str, shard: int, shard_name: str
+    ) -> tuple[pa.Table, list[LostRecord]]:
+        """Return the rows of a block, and its records that lack a required feature, which have none."""
+        count, lost = len(block), dict[int, LostRecord]()
+        columns: dict[str, Any] = {name: block[name] for name in ("offset", "size", "payload_crc")}
+        columns["key"] = [f"{shard_name}#{number}" for number in block["number"].to_pylist()]
+        columns |= {"split": [split] * count, "variant": [0] * count, "shard": [shard] * count}
+        for field in self.fields:
+            rows = _of_feature(features, field.feature, count)
+            columns |= _columns(block, rows, field)
+            for row in np.flatnonzero(numpy_column(rows["size"].fill_null(0)) == 0) if field.required else ():
+                number, offset = (block[name][int(row)].as_py() for name in ("number", "offset"))
+                lost.setdefault(int(row), LostRecord(number, offset, f"it has no {field.feature!r}"))
+        raster = _of_feature(features, self._raster or "", count)
+        for side in ("height", "width"):
+            columns[side] = pc.if_else(pc.equal(raster[side], 0), None, raster[side])
+        if self._label is not None:
+            columns["label"] = columns[self._label]
+        table = pa.table({name: columns[name] for name in self.schema.names}).cast(self.schema)
+        if lost:
+            table = table.take(np.setdiff1d(np.arange(count), list(lost)))
+        for name, of_splits in self.counts.items():
+            values, counts = numpy_column(table[name]), of_splits[split]
+            counts += np.bincount(values[(values >= 0) & (values < len(counts))], minlength=len(counts))
+        return table, list(lost.values())
+
+
+def _of_feature(features: pa.Table, name: str, records: int) -> pa.Table:
+    """Return the row of a feature for each record of a block, null for one that does not have it."""
+    rows = features.filter(pc.equal(features["feature"], name))
+    places = np.full(records, -1)
+    places[numpy_column(rows["record"])] = np.arange(len(rows))
+    return rows.take(pa.array(places, mask=places < 0))
+
+
+def _columns(block: pa.Table, rows: pa.Table, field: IndexedField) -> dict[str, pa.Array]:
+    """Return where a field is, and its values; a missing or empty one begins with its record and has no bytes."""
+    size = pc.fill_null(rows["size"], 0)  # an empty string has a tag and a length
+    has, offset, columns = pc.greater(size, 0), rows["offset"], {}
+    if field.column:
+        columns[field.name] = pc.if_else(has, rows[field.spec.dtype], None)
+    if field.codec["codec"] in ("encoded", "text", "raw"):  # one string, without its tag and length
+        value_size = pc.if_else(has, rows["value_size"], 0)
+        offset, size = pc.subtract(pc.add(offset, size), value_size), value_size
+        has = pc.greater(size, 0)
+    first = pc.if_else(has, offset, pc.add(block["offset"], HEADER_BYTES))
+    return columns | {f"{field.name}_offset": first, f"{field.name}_size": size}
+
+
+def _publish(new: NewVersion, content: _Content, old: Manifest | None) -> Manifest:
+    """Publish the dataset as the current version."""
+    index, locations = new.file(INDEX), new.file(LOCATIONS)
+    with writing(index):
+        write_index(index, content.schema, content.tables())
+    rejected = new.write(REJECTS, "".join(json.dumps(line) + "\n" for line in content.rejected))
+    manifest = write_locations(locations, index, _manifest(new.root, content))
+    files = {path.name: digest_of(path) for path in (index, locations, rejected)}
+    names = [[file.name, file.bytes] for info in manifest.splits.values() for file in info.files[0]]
+    identity = json.dumps([files[LOCATIONS].sha256, names])
+    manifest = replace(manifest, files=files, fingerprint=hashlib.sha256(identity.encode()).hexdigest())
+    manifest = replace(manifest, added=kept_fields(old, manifest))
+    new.take_added(old.groups if old else {}, manifest.groups)
+    new.complete(manifest)
+    new.publish()
+    return manifest
+
+
+def _manifest(folder: Path, content: _Content) -> Manifest:
+    root, fields = content.root, content.fields
+    rows = {field.name: list(field.rows) for field in fields if field.rows is not None}
+    splits = {}
+    for split, group in content.groups.items():
+        pairs = zip(group, content.records[split], strict=True)
+        files = tuple(FileInfo(name_below(root, shard.path), records, shard.bytes) for (shard, _), records in pairs)
+        splits[split] = SplitInfo(sum(content.records[split]), (files,))
+    is_inside = not is_remote(root) and folder.is_relative_to(root)  # both can then be moved together
+    return Manifest(
+        name=content.name,
+        fingerprint="",
+        recipe={"row_fields": rows},
+        fields=content.infos,
+        splits=splits,
+        classes={field.name: field.classes for field in fields if field.classes},
+        class_counts={
+            name: {split: tuple(counts.tolist()) for split, counts in of_splits.items()}
+            for name, of_splits in content.counts.items()
+        },
+        versions={"tfprep": __version__},
+        rejected=len(content.rejected),
+        imported=Imported(
+            root=os.path.relpath(root, version_folder(folder, 1)) if is_inside else str(root),
+            features={field.name: field.feature for field in fields},
+            left_out=dict(content.left_out),
+            versions={split: tuple(shard.version for shard, _ in group) for split, group in content.groups.items()},
+            fixed=tuple(field.name for field in fields if field.fixed),
+        ),
+    )
