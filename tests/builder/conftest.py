@@ -104,7 +104,7 @@ class Site:
 
     def due(self, **options: Any) -> str:
         """The line of a dry run."""
-        return explain(plan_build(self.recipe, self.out, self.data, **options))
+        return explain(plan_build(self.recipe, self.out, self.data, options=BuildOptions(**options)))
 
     def command(self, *options: str) -> list[str]:
         """`tfprep build` of the site in a new process."""

@@ -1,17 +1,19 @@
-"""A build from beginning to end: plan, shards, publication."""
+"""A build from beginning to end: plan, shard tasks, publication."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import secrets
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 from tfprep.builder.layout import Layout, placed
 from tfprep.builder.options import (
@@ -36,12 +38,11 @@ from tfprep.builder.planning.state import (
     shard_states,
 )
 from tfprep.builder.receipts import Receipt, read_receipts, withdraw_receipt
-from tfprep.builder.schedule import ShardScheduler
 from tfprep.builder.shards.shard import BuildContext
 from tfprep.builder.shards.sums import expected_of, most_common
 from tfprep.dataset.names import SHARDS
 from tfprep.errors import BuildError, RecipeError, SourceError
-from tfprep.pool import Pool
+from tfprep.pool import Died, Done, Pool, Progress, Task
 from tfprep.recipe import Recipe
 from tfprep.recipe.file import load_recipe
 from tfprep.storage.local import remove_leftovers
@@ -54,6 +55,9 @@ if TYPE_CHECKING:
 
 _MOST_ROUNDS = 4
 """Rounds until all records of a field have one form. The second is the last, unless an input changes meanwhile."""
+_TASKS_PER_WORKER = 4
+"""Tasks that the engine gets for each worker before it asks for more. Their lists of samples are in memory."""
+_PROGRESS_S = 0.1
 
 
 def plan_build(
@@ -61,12 +65,7 @@ def plan_build(
     out: str | os.PathLike[str],
     data: str | os.PathLike[str] = ".",
     *,
-    limit: int | None = None,
-    replace: bool = False,
-    reshard: bool = False,
-    accept_code: bool = False,
-    on_warning: Literal["keep", "reject"] = "keep",
-    verify: bool = False,
+    options: BuildOptions | None = None,
     part: Part | None = None,
 ) -> list[ShardState]:
     """Plan a build without writing anything.
@@ -75,7 +74,7 @@ def plan_build(
       recipe: The recipe, or the path of the Python file that defines `RECIPE`.
       out: The folder of the dataset.
       data: The folder of the raw files.
-      limit, replace, reshard, accept_code, on_warning, verify: As in `BuildOptions`.
+      options: Those of the build.
       part: Look only at the shards of this part.
 
     Returns:
@@ -86,15 +85,14 @@ def plan_build(
       SourceError: The raw data is not laid out as the source expects.
       BuildError: The build would refuse to start, for example because `out` holds another dataset.
     """
-    root = folder_at(data)
+    root, options = folder_at(data), options or BuildOptions()
     loaded, _ = loaded_recipe(recipe)
     with placed(out) as layout:
         check_folders(root, layout.out)
-        options = BuildOptions(limit=limit, reshard=reshard, replace=replace, on_warning=on_warning)
         plan = _plan(loaded, root, layout, options)
         shards = part.shards(plan.starts) if part else None
-        states = list(shard_states(plan, layout, shards, verify=verify))
-    return _accepted(states) if accept_code else states
+        states = list(shard_states(plan, layout, shards, verify=options.verify))
+    return _accepted(states) if options.accept_code else states
 
 
 def _accepted(states: Sequence[ShardState]) -> list[ShardState]:
@@ -129,8 +127,11 @@ class Build:
     started: float
     confirm: Callable[[str], bool] | None = None
     _run: str = field(default_factory=lambda: secrets.token_hex(6))
-    _scheduler: ShardScheduler | None = None
-    _built: Mapping[tuple[str, int], int] = field(default_factory=dict)  # the samples of each shard that was written
+    # By split and shard, each counted once, however often it is built:
+    _expected: dict[tuple[str, int], int] = field(default_factory=dict)  # the samples of all that are to be built
+    _rejected: dict[tuple[str, int], int] = field(default_factory=dict)  # the rejected samples of those that are done
+    _built: dict[tuple[str, int], int] = field(default_factory=dict)  # the samples of those that were written
+    _items: dict[Task, int] = field(default_factory=dict)  # the sample that each task is at
 
     def build(self) -> BuildSummary:
         """Build what is due, and publish."""
@@ -355,17 +356,79 @@ class Build:
         raise BuildError("fields keep changing their form while they are built; are the raw files being rewritten?")
 
     def _run_tasks(self, plan: Plan, pending: Sequence[ShardState]) -> None:
+        """Build these shards in worker processes, or in this one, and log what becomes of them. Raises BuildError."""
         if not pending:
             return
-        if self._scheduler is None:
+        if not self._expected:
             self.engine.start()
             self.engine.open(self._context(plan))
-            self._scheduler = ShardScheduler(plan, self.engine, self.log_event, self.on_progress, self.started)
-            self._built = self._scheduler.built
+        for state in pending:
+            self._expected[state.split, state.shard] = state.samples
+            self._rejected.pop((state.split, state.shard), None)
+        # The largest come first: the shards that are left at the end, when some workers have nothing to do, are then small.
+        todo = deque(sorted(pending, key=lambda state: -state.samples))
         try:
-            self._scheduler.run(pending)
+            self._submit(plan, todo)
+            if self.engine.workers():
+                _import_publication()
+            reported = 0.0
+            for event in self.engine.events():
+                if isinstance(event, Progress):
+                    self._items[event.task] = event.item or 0
+                elif isinstance(event, Done):
+                    self._done(event)
+                elif isinstance(event, Died):
+                    self._died(event)
+                self._submit(plan, todo)
+                if time.monotonic() - reported > _PROGRESS_S:
+                    reported = time.monotonic()
+                    self._report_progress()
+            self._report_progress()
         finally:
             remove_leftovers(self.layout.staged, f"{self._run}*")
+
+    def _submit(self, plan: Plan, todo: deque[ShardState]) -> None:
+        while todo and len(self._items) < _TASKS_PER_WORKER * max(1, len(self.engine.workers())):
+            state = todo.popleft()  # The task is made only now: its list of samples is in memory.
+            task = replace(plan.task(state.split, state.shard), expected=state.expected)
+            self._items[self.engine.submit(task)] = 0
+
+    def _done(self, event: Done) -> None:
+        task = event.task.content
+        del self._items[event.task]
+        built, rejected, seconds = (event.result[name] for name in ("built", "rejected", "seconds"))
+        samples = len(task.samples)
+        if built:
+            self._built[task.split, task.shard] = samples
+        self._rejected[task.split, task.shard] = rejected
+        what = "built" if built else "unchanged in content"
+        text = f"{task.split} {task.shard} of {task.shards}: {what}, {samples} samples, {rejected} rejected, {seconds:.2f} s"
+        facts: dict[str, Any] = {"rejected": rejected, "built": built, "shard_seconds": seconds}
+        self.log_event("shard", text, split=task.split, shard=task.shard, samples=samples, **facts)
+
+    def _died(self, event: Died) -> None:
+        """Log that a process ended, and that a sample will be rejected because it ended several."""
+        task = event.task.content
+        key = "" if event.item is None else task.samples[event.item][0]
+        what = f"{key or f'shard {task.shard} of {task.split!r}'}: {event.reason}"
+        facts = {"key": key, "reason": event.reason, "split": task.split, "shard": task.shard}
+        self.log_event("crash", f"{what}; the shard is built again", **facts)
+        if event.lost:
+            self.log_event("lost", f"{what}; it is left out", **facts)
+
+    def _report_progress(self) -> None:
+        if self.on_progress is not None:
+            done = sum(self._expected[shard] for shard in self._rejected)
+            self.on_progress(
+                BuildProgress(
+                    samples_done=done + sum(self._items.values()),
+                    samples=sum(self._expected.values()),
+                    shards_done=len(self._rejected),
+                    shards=len(self._expected),
+                    rejected=sum(self._rejected.values()),
+                    seconds=time.monotonic() - self.started,
+                )
+            )
 
     def _differing(self, plan: Plan, receipts: Sequence[Receipt]) -> list[ShardState]:
         """Return the shards in which a field has another form than in most records."""
@@ -450,3 +513,19 @@ def _receipts(plan: Plan, layout: Layout, shards: Sequence[tuple[str, int]] | No
             )
         receipts.append(receipt)
     return receipts
+
+
+def _import_publication() -> None:
+    """Import what publishes a version, and what that imports when it runs, while the workers are busy: it takes 0.2 s."""
+    import pyarrow as pa
+    from PIL import Image
+
+    from tfprep.builder import publish, report  # noqa: F401
+    from tfprep.inspect.pages import environment
+
+    for module in ("importlib.metadata", "numpy.ma", "numpy.random", "pyarrow.compute"):
+        importlib.import_module(module)
+    for template in ("page", "macros", "report"):
+        environment().get_template(f"inspect/pages/{template}.html.j2")
+    Image.preinit()
+    pa.array([0])  # PyArrow imports pandas, where it is installed, at its first array

@@ -18,7 +18,7 @@ from tfprep.cli import text
 from tfprep.cli.options import FILE, PATH, PLACE, POSITIVE, json_option, option, part, quiet_option, share
 
 if TYPE_CHECKING:
-    from tfprep.builder import BuildEvent, BuildProgress, BuildSummary, Part, PartSummary
+    from tfprep.builder import BuildEvent, BuildOptions, BuildProgress, BuildSummary, Part, PartSummary
     from tfprep.model_fields import FieldsSummary
 
 
@@ -101,16 +101,12 @@ def build_command(
         from tfprep.builder import Ray
 
         cluster = Ray(address or "auto")
-    if explain:
-        planned = {
-            "limit": limit, "replace": replace, "reshard": reshard, "accept_code": accept_code, "on_warning": on_warning,
-            "verify": verify, "part": part,
-        }  # fmt: skip
-        _explain(recipe, out, data, planned, workers, as_json, with_size=dry_run)
-        return
     options = BuildOptions(
         workers, limit, on_bad, max_bad, sample_timeout, replace, hash, reshard, accept_code, on_warning, keep, verify
     )
+    if explain:
+        _explain(recipe, out, data, options, part, as_json, with_size=dry_run)
+        return
 
     is_asked = sys.stdin.isatty() and sys.stderr.isatty() and not as_json
     confirm = (lambda question: click.confirm(f"{question}.\nBuild them again?", err=True)) if is_asked else None
@@ -185,17 +181,17 @@ def _summary_text(summary: Any, finish: bool) -> str:
 
 
 def _explain(
-    recipe: Path, out: str, data: str | None, options: dict[str, Any], workers: int | None, as_json: bool, *, with_size: bool
+    recipe: Path, out: str, data: str | None, options: BuildOptions, part: Part | None, as_json: bool, *, with_size: bool
 ) -> None:  # fmt: skip
     from tfprep.builder import explain, plan_build
     from tfprep.recipe.file import data_root
 
-    states = plan_build(recipe, out, data or data_root(recipe), **options)
+    states = plan_build(recipe, out, data or data_root(recipe), options=options, part=part)
     samples = sum(state.samples for state in states if not state.up_to_date)
     changed = any(state.changed for state in states)  # by size or time; the content is known to a build only
     most, later = ("up to ", "; files that changed are compared by content first") if changed else ("", "")
     built = f" ({most}{units.number(samples, 'sample')} would be built{later})" if samples else ""
-    expected, line = _expected(recipe, data, samples, workers) if samples and with_size else (None, "")
+    expected, line = _expected(recipe, data, samples, options.workers) if samples and with_size else (None, "")
     shards = [asdict(state) for state in states]
     lines = [explain(states) + built, *([line] if line else [])]
     text.print_result(as_json, {"shards": shards, "expected": expected} if with_size else shards, lines)
