@@ -132,6 +132,17 @@ def test_unknown_features_are_listed_with_what_they_look_like(tmp_path, contents
     assert text in reason(report, "x")
 
 
+@pytest.mark.parametrize("blank", [b" ", b"\n", b"", [b"\t"]])
+def test_a_text_may_be_blank(tmp_path, blank):
+    report = index(tmp_path, [serialized({"x": value}) for value in (b"a cat", blank)])
+    assert [field.spec.kind for field in report.fields] == ["text"]
+    assert [sample["x"] for sample in read_all(tmp_path)] == [
+        "a cat",
+        (blank[0] if isinstance(blank, list) else blank).decode(),
+    ]
+    assert "neither text" in reason(index(tmp_path / "only", [serialized({"x": b" ", "n": 1})]), "x")
+
+
 @pytest.fixture
 def index_as(tmp_path):
     """A function that indexes the records of `a.tfrecord` with a declaration of features, given as it is written in JSON."""

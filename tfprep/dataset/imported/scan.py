@@ -58,8 +58,8 @@ FEATURE = (
 
 The row of the record in the other table; the feature's name; the kind of its list ("none" for an empty one); what the header of
 its image says ("jpeg 3 8" for three channels of 8 bits); its place in the file, its number of values, the bytes of the only one;
-the size of an image; whether its strings are text; the greatest integer, or number of what may be boxes, rounded up; and the
-value, if that is a single number or a short string."""
+the size of an image; whether its strings are text; the greatest integer, or number of what may be boxes, rounded up, or 1
+where strings are more than blanks; and the value, if that is a single number or a short string."""
 
 
 @dataclass(frozen=True)
@@ -110,14 +110,14 @@ def _value(name: bytes, payload: bytes, span: Span) -> _Value:
         value = payload[start + size - value_size : start + size]
         text, header = value if value_size <= LONGEST_VALUE else None, read_header(value)
         if header is None:
-            return _Value(is_text=_is_text(value), text=text)
+            return _Value(is_text=_is_text(value), greatest=not value.isspace(), text=text)
         height, width, form = header.height, header.width, f"{header.format} {header.channels} {header.bits}"
         if not 0 < height * width <= MAX_PIXELS:
             height, width, form = 0, 0, UNREADABLE
         return _Value(form, height, width, is_text=False, text=text)
     if kind == BYTES:
-        strings = (payload[at:end] for _, _, at, end in example.fields(payload, start, start + size))
-        return _Value(is_text=all(map(_is_text, strings)))
+        strings = [payload[at:end] for _, _, at, end in example.fields(payload, start, start + size)]
+        return _Value(is_text=all(map(_is_text, strings)), greatest=not all(map(bytes.isspace, strings)))
     if kind == INT64 and count:
         integers = [payload[start]]
         if size > 1:
@@ -143,7 +143,7 @@ def _is_text(value: bytes) -> bool:
         value.decode()
     except UnicodeDecodeError:
         return False
-    return not value or not value.isspace()
+    return True
 
 
 class _Block:
@@ -282,7 +282,7 @@ def _scan(records: Iterator[Found], part: BinaryIO, mark: Mark) -> Scanned:
 # --- part files -------------------------------------------------------------------------------------------------------
 
 
-_VERSION = 14
+_VERSION = 15
 
 
 def part_of(shard: Shard, folder: Path) -> Path:

@@ -58,7 +58,8 @@ class FeatureSummary:
         kinds: The number of records by kind of list: "bytes", "float", "int64", and "none" for no or an empty list.
         images: The number of records by what the header of the image says: "jpeg 3 8" for three channels of 8 bits.
         is_text: Whether all its strings are text.
-        greatest: The greatest integer, or the greatest number of what may be boxes, rounded up; at least 0.
+        greatest: The greatest integer, or the greatest number of what may be boxes, rounded up; at least 0. Of strings 1, and 0
+            if all are blank.
         in_pixels: The number of records whose greatest number is above `MOST_SHARE`.
         weighed: The sum of its "count" times a random number of the record: equal sums mean that every record has as
             many values of one feature as of the other.
@@ -352,7 +353,7 @@ def _strings(
         if not is_single:
             raise _Unreadable("lists of several byte strings")
         return _raw(name, feature, known)
-    if not summary.is_text:
+    if not (summary.is_text and summary.greatest):
         least, greatest = summary.ranges["value_size"]
         what = f"strings of {least:,} to {greatest:,} bytes" if is_single else "lists of byte strings"
         raise _Unreadable(
