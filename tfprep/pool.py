@@ -209,7 +209,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Died:
-    """The process number `worker` ended while it had a task, at this item if that is known; the task is run again.
+    """A process ended while it had a task, at this item if that is known; the task is run again.
 
     It is run without the item if that is `lost`, since it ends every process that begins it.
     """
@@ -217,7 +217,6 @@ class Died:
     task: Task
     item: int | None
     reason: str
-    worker: int = 0
     lost: bool = False
 
 
@@ -484,17 +483,17 @@ class Pool:
             )
         for task in tasks:
             reason = too_long or f"its process was {ending}"
-            yield from self._run_again(task, reason, process.number, 1 if too_long else _MOST_TRIES)
+            yield from self._run_again(task, reason, 1 if too_long else _MOST_TRIES)
         self._start_one(process.number)
         with self._lock:  # another may be free for a task that is run again
             self._hand_out(self._processes)
 
-    def _run_again(self, task: Task, reason: str, worker: int, most_tries: int) -> Iterator[Event]:
+    def _run_again(self, task: Task, reason: str, most_tries: int) -> Iterator[Event]:
         """Run a task again whose process has ended; only announced items can be blamed for that."""
         item = task.item if task.careful else None
         task.tries[item] = task.tries.get(item, 0) + task.careful
         lost = task.tries[item] >= most_tries
-        yield Died(task, item, reason, worker, lost and item is not None)
+        yield Died(task, item, reason, lost and item is not None)
         if lost and item is None:
             raise errors.BuildError(
                 f"{reason}, {task.tries[item]} times, while it was at no item; what it wrote is on standard error"

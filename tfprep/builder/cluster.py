@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from tfprep.builder.layout import Layout
 from tfprep.builder.options import BuildEvent, BuildOptions, LogEvent, Part, PartSummary
@@ -55,15 +55,8 @@ class Ray:
     address: str = "auto"
 
 
-@dataclass(frozen=True)
-class PartCall:
-    """`tfprep.builder.build_part` and its arguments; `recipe` may be the paths at which its file may be on a node."""
-
-    build_part: Callable[..., PartSummary]
-    recipe: Recipe | Sequence[str]
-    out: str
-    data: str
-    options: BuildOptions
+PartCall: TypeAlias = "tuple[Callable[..., PartSummary], Recipe | Sequence[str], str, str, BuildOptions]"
+"""`tfprep.builder.build_part` and its recipe, or the paths at which that may be on a node, its `out`, `data` and `options`."""
 
 
 def node_paths(recipe: Path) -> list[str]:
@@ -139,17 +132,18 @@ def _build_part(call: PartCall, part: Part) -> tuple[str, PartSummary, list[Buil
     """Build a part on a node, and return the name of the node first; a task of Ray. Raises TfprepError with that name."""
     import ray
 
-    node, events, recipe = ray.util.get_node_ip_address(), list[BuildEvent](), call.recipe
+    node, events = ray.util.get_node_ip_address(), list[BuildEvent]()
+    build_part, recipe, out, data, options = call
     if not isinstance(recipe, Recipe):
         recipe = next((path for path in recipe if Path(path).is_file()), recipe[0])
     try:
-        if size_of(Layout(folder_at(call.out)).part_plan) is None:
+        if size_of(Layout(folder_at(out)).part_plan) is None:
             raise BuildError(
-                f"{call.out} does not hold the plan of this build there; --out names a folder that all nodes see"
+                f"{out} does not hold the plan of this build there; --out names a folder that all nodes see"
             )
-        summary = call.build_part(
-            recipe, call.out, call.data, part=part.number, parts=part.parts, options=call.options, on_event=events.append
-        )  # fmt: skip
+        summary = build_part(
+            recipe, out, data, part=part.number, parts=part.parts, options=options, on_event=events.append
+        )
     except TfprepError as error:
         kind = BuildError if isinstance(error, RecordError) else type(error)
         raise kind(f"node {node}: {error}") from None

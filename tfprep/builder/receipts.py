@@ -251,11 +251,14 @@ def read_contents(layout: Layout, receipt: Receipt) -> Contents:
 
 
 def _head(path: Path) -> bytes:
-    """Return the receipt of a file without its contents."""
+    """Return the receipt of a file without its contents. ValueError where it has none."""
     size = _HEAD_BYTES
-    while (content := read_content(path, size)).count(b"\n") < 2 and len(content) == size:
+    while (content := read_content(path, size)).count(b"\n", 0, -1) < 2 and len(content) == size:
         size *= 8
-    return b"\n".join(content.split(b"\n", 2)[:2])
+    text, digest, contents = content.split(b"\n", 2)
+    if not contents:
+        raise ValueError("it has no contents")
+    return text + b"\n" + digest
 
 
 def stats_of(task: ShardTask) -> dict[str, str]:

@@ -473,8 +473,7 @@ class Build:
             source=source, modules=modules, fingerprint=plan.fingerprint, root=str(self.root.absolute()),
             layout=Layout(self.layout.out.absolute(), self.layout.scratch),
             listing=plan.listing, versions=maker_versions(), train=plan.splits[0], run=self._run,
-            stop_at_reject=self.options.on_bad == "fail", hash=self.options.hash,
-            reject_warned=self.options.on_warning == "reject",
+            options=self.options,
         )  # fmt: skip
 
 

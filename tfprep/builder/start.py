@@ -141,7 +141,7 @@ def _build_on_cluster(
     confirm: Callable[[str], bool] | None,
 ) -> BuildSummary:  # fmt: skip
     """Build parts on a cluster, as one of those that share the lock of the dataset, then publish them."""
-    from tfprep.builder.cluster import PARTS_PER_CPU, PartCall, Ray, build_parts, connected, node_paths
+    from tfprep.builder.cluster import PARTS_PER_CPU, Ray, build_parts, connected, node_paths
 
     if not isinstance(cluster, Ray):
         raise BuildError(f"engine is None or tfprep.builder.Ray(...), not {cluster!r}")
@@ -154,7 +154,7 @@ def _build_on_cluster(
         job.confirm = confirm
         places = node_paths(Path(recipe)) if isinstance(recipe, str | os.PathLike) else recipe
         where = str(job.layout.out.absolute()), str(job.root.absolute())
-        call, most = PartCall(build_part, places, *where, replace(options, workers=1)), PARTS_PER_CPU * max(1, cpus)
+        call, most = (build_part, places, *where, replace(options, workers=1)), PARTS_PER_CPU * max(1, cpus)
         samples, shards = job.build_elsewhere(
             most, lambda parts: build_parts(call, parts, options.workers or most, job.log_event)
         )

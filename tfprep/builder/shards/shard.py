@@ -21,6 +21,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from tfprep.builder.layout import Layout, name_locked
+from tfprep.builder.options import BuildOptions
 from tfprep.builder.receipts import (
     Contents,
     Receipt,
@@ -115,9 +116,7 @@ class BuildContext:
       versions: The libraries' versions, which the receipts name.
       train: The split whose pixels make the statistics.
       run: A word that belongs to this run of the build. An attempt at a shard continues from what others of the run left.
-      stop_at_reject: Whether the first bad sample ends the build.
-      hash: Whether images get a perceptual hash.
-      reject_warned: True if a sample is rejected when the decoder of a file warns.
+      options: As in `tfprep.build`.
     """
 
     source: Recipe | Path | bytes
@@ -129,9 +128,7 @@ class BuildContext:
     versions: Mapping[str, str]
     train: str
     run: str
-    stop_at_reject: bool = False
-    hash: bool = True
-    reject_warned: bool = False
+    options: BuildOptions
 
     @cached_property
     def recipe(self) -> Recipe:
@@ -396,7 +393,7 @@ class _Shard:
         image, maker = self._context.image, self._context.maker
         for sample in maker.made(key, raw.parts, range(self._count), pixels=position < self._sampled):
             features, of_variant = maker.encode(sample, raw.parts)
-            if maker.warned and self._context.reject_warned:
+            if maker.warned and self._context.options.on_warning == "reject":
                 rule = "--on-warning reject leaves out samples with warnings"
                 raise SampleError(f"{rule}: {'; '.join(maker.warned)}", stage="decode")
             if not rows:
@@ -407,7 +404,7 @@ class _Shard:
             digest = image_hash = None  # what belongs to the image, and not to a variant, is in the row of variant 0
             if not rows:
                 digest = raw.image_digest.hex() or None
-                if image is not None and self._context.hash:
+                if image is not None and self._context.options.hash:
                     started = perf_counter()
                     image_hash = perceptual_hash(sample[image])
                     self._spent("hash", started)
@@ -440,7 +437,7 @@ class _Shard:
         """Return the rejected sample. Raises BuildError if the first one ends the build."""
         names = self._context.listing.files
         path = error.path or (files[names.index(error.field)] if error.field in names else next(iter(files), ""))
-        if self._context.stop_at_reject:
+        if self._context.options.on_bad == "fail":
             where = f"{error.stage} of '{error.field}'" if error.field else error.stage
             raise BuildError(f"{path}: {where}: {error.reason} (sample {key!r}; --on-bad skip would leave it out)")
         reason = error.reason
