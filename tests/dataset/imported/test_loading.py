@@ -13,9 +13,10 @@ import tfprep
 from tests.examples import detection, image_bytes, serialized, write
 from tfprep import Recipe, augment, codecs
 from tfprep.builder import BuildOptions, build
-from tfprep.dataset import Records, index_tfrecords
+from tfprep.dataset import Records, index_tfrecords, open_dataset
 from tfprep.dataset.verify import verify
 from tfprep.errors import DatasetError, LoaderError, RecipeError
+from tfprep.storage.store import open_store
 
 tf = pytest.importorskip("tensorflow")
 
@@ -352,6 +353,20 @@ def test_balance(data):
         data.numpy_loader("train", 10, balance="image_nigth")
     with pytest.raises(LoaderError, match="no column 'image_object_class_label'"):
         data.numpy_loader("train", 10, balance="image_object_class_label")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [("*.x", {0}), ("*/*.x", {1}), ("**/*.x", {0, 1, 2}), ("a/**/b/*.x", {2}), ("**/b/?.x", {2}), ("a/1.x", {1})],
+)
+def test_a_pattern_names_the_same_files_in_a_folder_and_at_a_url(tmp_path, pattern, found):
+    store = open_store("memory://patterns/data")
+    for number, name in enumerate(("0.x", "a/1.x", "a/b/2.x")):
+        file = write(tmp_path / "data" / name, [serialized({"n": number})])
+        store.write(name, file.read_bytes())
+    for number, place in enumerate((tmp_path / "data", "memory://patterns/data")):
+        report = index_tfrecords(f"{place}/{pattern}", "train", tmp_path / f"out{number}", workers=0)
+        assert {sample["n"].item() for sample in open_dataset(report.out).samples("train")} == found
 
 
 def test_an_index_of_shards_in_an_object_store(s3, tmp_path):

@@ -115,7 +115,7 @@ def list_shards(pattern: str) -> list[Shard]:
         shards = [
             Shard(folder_at(folder) / info.name, info.bytes, info.version)
             for info in open_store(folder).list(recursive="/" in names)
-            if info.name.count("/") == names.count("/") and fnmatch.fnmatchcase(info.name, names)
+            if _fits(info.name.split("/"), names.split("/"))
         ]
     else:
         path = Path(os.path.abspath(pattern))
@@ -129,6 +129,15 @@ def list_shards(pattern: str) -> list[Shard]:
             f"{pattern} names no file; put the pattern in quotes so that the shell does not change it: 'DIR/train-*.tfrecord'"
         )
     return shards
+
+
+def _fits(names: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Return True if the folders and the file of a path fit those of a pattern, in which `**` is any number of folders."""
+    if pattern and pattern[0] == "**":
+        return any(_fits(names[skipped:], pattern[1:]) for skipped in range(len(names)))
+    if not names or not pattern:
+        return not (names or pattern)
+    return fnmatch.fnmatchcase(names[0], pattern[0]) and _fits(names[1:], pattern[1:])
 
 
 def _shards_at(folder: Place, names: Iterable[str]) -> list[Shard]:
