@@ -167,8 +167,9 @@ def test_a_split_or_a_record_that_is_not_there(folder, tmp_path):
     ):
         change()
         (copy / "dataset_info.json").write_text(json.dumps(info))
-        with pytest.raises(DatasetError, match=message):
-            index_tfrecords(copy)
+        for on_bad in ("raise", "skip"):
+            with pytest.raises(DatasetError, match=message):
+                index_tfrecords(copy, on_bad=on_bad)
 
 
 def test_boxes_of_versions_without_other_forms_are_shares(folder, tmp_path):

@@ -141,9 +141,8 @@ def index_tfrecords(
                 f"{twice[0]} is in two splits of {folder}: index the other one again without it first, or choose another folder"
             )
         groups, scanned = _scanned(splits, work, workers, on_bytes)
-        if on_bad == "raise":
-            for key in listed.splits:
-                _check_whole(groups[key], listed.lengths)
+        for key in listed.splits:
+            _check_whole(groups[key], listed.lengths, skip=on_bad == "skip")
         content = _Content(old.name if old else listed.name, groups, work, declared, skip=on_bad == "skip")
         lost = set(old.fields if old else ()) - content.infos.keys()
         if lost and old is not None and old.rejected and on_bad == "raise":
@@ -217,10 +216,15 @@ def _scanned(
     return {split: [(shard, receipts[shard]) for shard in shards] for split, shards in splits.items()}, due
 
 
-def _check_whole(group: Sequence[tuple[Shard, Scanned]], lengths: Mapping[Shard, int]) -> None:
-    """Raise DatasetError for damage, with what to do, and for other numbers of records than `dataset_info.json` has."""
+def _check_whole(group: Sequence[tuple[Shard, Scanned]], lengths: Mapping[Shard, int], *, skip: bool) -> None:
+    """Raise DatasetError for damage, with what to do, and for other numbers of records than `dataset_info.json` has.
+
+    `skip`: damage is listed, but for records that are missing without a trace.
+    """
     advice = "Write the file again, or leave such records out with --on-bad skip, which lists them"
     for shard, found in group:
+        if found.lost and skip:
+            continue
         if found.lost:
             lost, other = found.lost[0], ""
             if not found.end:
