@@ -26,7 +26,7 @@ from typing import Any
 import harness
 import loader_data
 
-import tfprep.builder.report
+import tfprep.builder.publish
 import tfprep.dataset.clean as cleaning
 from tests.storage.server import s3_server
 from tests.test_kills import RECIPE
@@ -94,7 +94,7 @@ def kill(site: Path, options: Any) -> None:
     (site / "reshard.py").write_text(
         text.replace('{"train": 2}, shards={"train": 2}', '{"train": 2}, shards={"train": 3}')
     )
-    tfprep.builder.report.write_report = lambda *arguments: ""
+    tfprep.builder.publish.write_report = lambda *arguments: ""
     cleaning.AGE_S = -60.0
     chance, before, kills = random.Random(options.seed), site / "before", {}
     for name in options.kinds or BEFORE:

@@ -216,7 +216,7 @@ def reports() -> None:
 def no_reports(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Builds in this process write no report, nearly half of their time, unless a test uses `reports`."""
     if "reports" not in request.fixturenames:
-        monkeypatch.setattr("tfprep.builder.report.write_report", lambda *arguments: "")
+        monkeypatch.setattr("tfprep.builder.publish.write_report", lambda *arguments: "")
 
 
 @pytest.fixture

@@ -328,15 +328,18 @@ class Build:
         self, folder: Path, manifest: Manifest, plan: Plan, receipts: Sequence[Receipt], before: Manifest | None
     ) -> None:
         """Write the report of a version into its folder before it is published, and say what is missing in the data."""
-        from tfprep.builder.report import empty_parts, notes_on_build, other_shares, write_report
+        from tfprep.builder import publish
 
         seconds, samples = time.monotonic() - self.started, sum(self._built.values())
-        notes = notes_on_build(receipts, manifest, before if self.options.limit is None else None)
+        notes = publish.notes_on_build(receipts, manifest, before if self.options.limit is None else None)
         for line in notes:
             self.log_event("warning", line)
-        for line in [*empty_parts(manifest), *(other_shares(manifest) if self.options.limit is None else ())]:
+        for line in [
+            *publish.empty_parts(manifest),
+            *(publish.other_shares(manifest) if self.options.limit is None else ()),
+        ]:
             self.log_event("empty", line)
-        if fault := write_report(folder, manifest, receipts, seconds, samples, plan.listing.tally, notes):
+        if fault := publish.write_report(folder, manifest, receipts, seconds, samples, plan.listing.tally, notes):
             self.log_event("report", fault)
 
     def _is_due(self, state: ShardState) -> bool:
@@ -519,7 +522,7 @@ def _import_publication() -> None:
     import pyarrow as pa
     from PIL import Image
 
-    from tfprep.builder import publish, report  # noqa: F401
+    from tfprep.builder import publish  # noqa: F401
     from tfprep.inspect.pages import environment
 
     for module in ("importlib.metadata", "numpy.ma", "numpy.random", "pyarrow.compute"):
