@@ -361,7 +361,7 @@ def test_balance(data):
 )
 def test_a_pattern_names_the_same_files_in_a_folder_and_at_a_url(tmp_path, pattern, found):
     store = open_store("memory://patterns/data")
-    for number, name in enumerate(("0.x", "a/1.x", "a/b/2.x")):
+    for number, name in enumerate(("0.x", "a/1.x", "a/b/2.x", "a/.3.x")):
         file = write(tmp_path / "data" / name, [serialized({"n": number})])
         store.write(name, file.read_bytes())
     for number, place in enumerate((tmp_path / "data", "memory://patterns/data")):

@@ -137,7 +137,8 @@ def _fits(names: Sequence[str], pattern: Sequence[str]) -> bool:
         return any(_fits(names[skipped:], pattern[1:]) for skipped in range(len(names)))
     if not names or not pattern:
         return not (names or pattern)
-    return fnmatch.fnmatchcase(names[0], pattern[0]) and _fits(names[1:], pattern[1:])
+    is_hidden = len(names) == 1 and names[0].startswith(".")
+    return not is_hidden and fnmatch.fnmatchcase(names[0], pattern[0]) and _fits(names[1:], pattern[1:])
 
 
 def _shards_at(folder: Place, names: Iterable[str]) -> list[Shard]:
