@@ -60,9 +60,6 @@ from tfprep.records.framing import HEADER_BYTES
 from tfprep.storage.local import writing
 from tfprep.storage.urls import is_remote, names_in
 
-Groups = Mapping[str, Sequence[tuple[Shard, Scanned]]]
-"""The shards of each split, with what was found in them."""
-
 
 @dataclass(frozen=True)
 class IndexReport:
@@ -122,28 +119,27 @@ def index_tfrecords(
         raise DatasetError(f"on_bad is 'raise' or 'skip', not {on_bad!r}")
     if workers is not None and workers < 0:
         raise DatasetError(f"workers is at least 0, not {workers}")
-    listed = find_source(os.fspath(source), split)
+    name, place, listed = find_source(os.fspath(source), split)
     files = [] if features is None else [Path(features)]
-    beside = listed.folder / FEATURES_JSON
-    if FEATURES_JSON in names_in(listed.folder) and (not files or is_of_tfds(beside)):
+    beside = place / FEATURES_JSON
+    if FEATURES_JSON in names_in(place) and (not files or is_of_tfds(beside)):
         files = [beside, *files]  # what the user declares takes the place of what is declared there
     declared = {name: entry for path in files for name, entry in read_declared(path).items()}
-    folder = _index_folder(listed.folder, out)
+    folder = _index_folder(place, out)
     work = folder / PRIVATE
     with NewVersion(folder) as new:
         old = None if new.before is None else read_manifest(new.before.path)
         if old is not None and old.imported is None:
             raise DatasetError(f"{folder} holds a dataset that tfprep built; choose another folder for the index")
-        splits = {**_earlier_splits(folder, old), **listed.splits}
-        counts = Counter(shard.path for shards in splits.values() for shard in shards)
-        if twice := [path for path, count in counts.items() if count > 1]:
+        splits = {**_earlier_splits(folder, old), **listed}
+        shards, named = ([shard for group in groups.values() for shard in group] for groups in (splits, listed))
+        if twice := [path for path, count in Counter(shard.path for shard in shards).items() if count > 1]:
             raise DatasetError(
                 f"{twice[0]} is in two splits of {folder}: index the other one again without it first, or choose another folder"
             )
-        groups, scanned = _scanned(splits, work, workers, on_bytes)
-        for key in listed.splits:
-            _check_whole(groups[key], listed.lengths, skip=on_bad == "skip")
-        content = _Content(old.name if old else listed.name, groups, work, declared, skip=on_bad == "skip")
+        receipts, scanned = _receipts(shards, work, workers, on_bytes)
+        _check_whole(named, receipts, skip=on_bad == "skip")
+        content = _Content(old.name if old else name, splits, receipts, work, declared, skip=on_bad == "skip")
         lost = set(old.fields if old else ()) - content.infos.keys()
         if lost and old is not None and old.rejected and on_bad == "raise":
             raise DatasetError(
@@ -151,11 +147,11 @@ def index_tfrecords(
                 "again, or write the files again with all features"
             )
         manifest = _publish(new, content, old)
-        remove_parts(work, {part_of(shard, work) for group in groups.values() for shard, _ in group})
+        remove_parts(work, {part_of(shard, work) for shard in shards})
     return IndexReport(
         folder, manifest, tuple(content.fields), tuple(name_below(content.root, shard.path) for shard in scanned),
         sum(shard.bytes for shard in scanned), tuple(_changes(old, manifest)),
-        tuple(missing_shards(shard.path for shards in listed.splits.values() for shard in shards)),
+        tuple(missing_shards(shard.path for shard in named)),
     )  # fmt: skip
 
 
@@ -203,26 +199,26 @@ def _earlier_splits(folder: Path, old: Manifest | None) -> dict[str, list[Shard]
     }
 
 
-def _scanned(
-    splits: Mapping[str, Sequence[Shard]], work: Path, workers: int | None, on_bytes: Callable[[int, int], None]
-) -> tuple[Groups, list[Shard]]:
-    """Return the shards of all splits with what was found in them, and those that were scanned for it."""
-    found = {shard: find_receipt(shard, work) for shards in splits.values() for shard in shards}
+def _receipts(
+    shards: Sequence[Shard], work: Path, workers: int | None, on_bytes: Callable[[int, int], None]
+) -> tuple[dict[Shard, Scanned], list[Shard]]:
+    """Return what was found in the shards, and those that were scanned for it."""
+    found = {shard: find_receipt(shard, work) for shard in shards}
     due = [shard for shard, receipt in found.items() if receipt is None]
     total, left = sum(shard.bytes for shard in found), sum(shard.bytes for shard in due)
     on_bytes(total - left, total)
     receipts = {shard: receipt for shard, receipt in found.items() if receipt is not None}
-    receipts |= scan_shards(due, work, workers, lambda done: on_bytes(total - left + done, total))
-    return {split: [(shard, receipts[shard]) for shard in shards] for split, shards in splits.items()}, due
+    return receipts | scan_shards(due, work, workers, lambda done: on_bytes(total - left + done, total)), due
 
 
-def _check_whole(group: Sequence[tuple[Shard, Scanned]], lengths: Mapping[Shard, int], *, skip: bool) -> None:
+def _check_whole(shards: Sequence[Shard], receipts: Mapping[Shard, Scanned], *, skip: bool) -> None:
     """Raise DatasetError for damage, with what to do, and for other numbers of records than `dataset_info.json` has.
 
     `skip`: damage is listed, but for records that are missing without a trace.
     """
     advice = "Write the file again, or leave such records out with --on-bad skip, which lists them"
-    for shard, found in group:
+    for shard in shards:
+        found = receipts[shard]
         if found.lost and skip:
             continue
         if found.lost:
@@ -235,9 +231,9 @@ def _check_whole(group: Sequence[tuple[Shard, Scanned]], lengths: Mapping[Shard,
             raise DatasetError(
                 f"{shard.path}, record {lost.number:,} at byte {lost.offset:,}: {lost.reason}. {other}{advice}"
             )
-        if (expected := lengths.get(shard, found.records)) != found.records:
+        if shard.records not in (None, found.records):
             raise DatasetError(
-                f"{shard.path} holds {found.records:,} records, {INFO_JSON} says {expected:,}; copy the dataset again"
+                f"{shard.path} holds {found.records:,} records, {INFO_JSON} says {shard.records:,}; copy the dataset again"
             )
 
 
@@ -251,12 +247,15 @@ class _Content:
     class (numbers of no class do not count).
     """
 
-    def __init__(self, name: str, groups: Groups, work: Path, declared: Mapping[str, Declared], *, skip: bool) -> None:
+    def __init__(
+        self, name: str, splits: Mapping[str, Sequence[Shard]], receipts: Mapping[Shard, Scanned], work: Path,
+        declared: Mapping[str, Declared], *, skip: bool,
+    ) -> None:  # fmt: skip
         """Decide from what was found in all shards which features become fields; `work` is the folder of the part files."""
-        self.name, self.groups, self._work = name, groups, work
-        shards = [shard for group in groups.values() for shard, _ in group]
+        self.name, self.splits, self._receipts, self._work = name, splits, receipts, work
+        shards = [shard for group in splits.values() for shard in group]
         self.root: Place = common_root([shard.path for shard in shards])
-        if not (records := sum(scanned.records for group in groups.values() for _, scanned in group)):
+        if not (records := sum(receipts[shard].records for shard in shards)):
             raise DatasetError(f"{self.root}: the shards hold no record")
         summaries = summarize(shards, work)
         self.fields, self.left_out = decide_fields(summaries, records, declared, skip=skip)
@@ -272,26 +271,26 @@ class _Content:
         self.schema = schema(list(self.infos), label_type(self.infos), columns)
         self._label = next((field.name for field in self.fields if field.spec.kind == "label"), None)
         self._raster = sized_raster(self.fields, summaries)  # its height and width are the index's
-        self.records: dict[str, list[int]] = {split: [] for split in groups}
+        self.records: dict[str, list[int]] = {split: [] for split in splits}
         self.rejected: list[dict[str, Any]] = []
         self.counts: dict[str, dict[str, Array]] = {
-            field.name: {split: np.zeros(len(field.classes), np.int64) for split in groups}
+            field.name: {split: np.zeros(len(field.classes), np.int64) for split in splits}
             for field in self.fields
             if field.classes and field.column and field.spec.shape == ()
         }
 
     def tables(self) -> Iterator[pa.Table]:
         """Yield the rows of all splits."""
-        for split, group in self.groups.items():
-            yield from joined_tables(self._tables(split, group))
+        for split in self.splits:
+            yield from joined_tables(self._tables(split))
             if not sum(self.records[split]):
                 reason = next((line["reason"] for line in self.rejected if line["split"] == split), "there is none")
                 raise DatasetError(f"no record of the split {split!r} can be read: {reason}")
 
-    def _tables(self, split: str, group: Sequence[tuple[Shard, Scanned]]) -> Iterator[pa.Table]:
-        for number, (shard, scanned) in enumerate(group):
+    def _tables(self, split: str) -> Iterator[pa.Table]:
+        for number, shard in enumerate(self.splits[split]):
             name, records = name_below(self.root, shard.path), 0
-            self._reject(split, name, scanned.lost)
+            self._reject(split, name, self._receipts[shard].lost)
             for block, features in read_part(shard, self._work):
                 table, lost = self._table(block, features, split, number, name)
                 self._reject(split, name, lost)
@@ -376,9 +375,9 @@ def _manifest(folder: Path, content: _Content) -> Manifest:
     root, fields = content.root, content.fields
     rows = {field.name: list(field.rows) for field in fields if field.rows is not None}
     splits = {}
-    for split, group in content.groups.items():
-        pairs = zip(group, content.records[split], strict=True)
-        files = tuple(FileInfo(name_below(root, shard.path), records, shard.bytes) for (shard, _), records in pairs)
+    for split, shards in content.splits.items():
+        pairs = zip(shards, content.records[split], strict=True)
+        files = tuple(FileInfo(name_below(root, shard.path), records, shard.bytes) for shard, records in pairs)
         splits[split] = SplitInfo(sum(content.records[split]), (files,))
     is_inside = not is_remote(root) and folder.is_relative_to(root)  # both can then be moved together
     return Manifest(
@@ -398,7 +397,7 @@ def _manifest(folder: Path, content: _Content) -> Manifest:
             root=os.path.relpath(root, version_folder(folder, 1)) if is_inside else str(root),
             features={field.name: field.feature for field in fields},
             left_out=dict(content.left_out),
-            versions={split: tuple(shard.version for shard, _ in group) for split, group in content.groups.items()},
+            versions={split: tuple(shard.version for shard in shards) for split, shards in content.splits.items()},
             fixed=tuple(field.name for field in fields if field.fixed),
         ),
     )

@@ -6,7 +6,7 @@ import fnmatch
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -33,37 +33,25 @@ class Shard:
         path: Where it is, a `Path` or a `Url`.
         bytes: Its size.
         version: A text that changes when the file is written: its time of modification in nanoseconds, or what the store says.
+        records: The number of records that `dataset_info.json` says it has.
     """
 
     path: Place
     bytes: int
     version: str
+    records: int | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True)
-class Source:
-    """What a user asks to index.
+def find_source(source: str, split: str | None) -> tuple[str, Place, dict[str, list[Shard]]]:
+    """Find the shards of a pattern, which are of one split, or of a directory of TensorFlow Datasets.
 
-    Attributes:
-        name: The dataset's name.
-        folder: The folder that all shards are in or below.
-        splits: The shards of each split.
-        lengths: The number of records of a shard, where `dataset_info.json` says it.
-    """
-
-    name: str
-    folder: Place
-    splits: Mapping[str, Sequence[Shard]]
-    lengths: Mapping[Shard, int]
-
-
-def find_source(source: str, split: str | None) -> Source:
-    """Return the shards of a pattern, which are of one split, or of a directory of TensorFlow Datasets.
+    Returns:
+        The dataset's name, the folder that all shards are in or below, and the shards of each split.
 
     Raises:
         DatasetError: There is none, one is missing or not a regular file, or nothing says which split they are.
     """
-    source, lengths = source.removeprefix("file://"), dict[Shard, int]()
+    source = source.removeprefix("file://")
     if (folder := _tfds_folder(source)) is not None:
         name, of_splits = tfds_splits(folder)
         if split is not None and split not in of_splits:
@@ -74,7 +62,6 @@ def find_source(source: str, split: str | None) -> Source:
             which = f" of {', '.join(empty)}; index the other splits one by one (--split)" if empty else ""
             raise DatasetError(f"{folder / INFO_JSON} names no shards{which}")
         splits = {key: _shards_at(folder, files) for key, files in chosen.items()}
-        lengths = {s: n for key, files in chosen.items() for s, n in zip(splits[key], files.values(), strict=True)}
     elif split is None:
         raise DatasetError(f"which split are the shards {source} of? Name it with --split, for example --split train")
     else:
@@ -85,7 +72,7 @@ def find_source(source: str, split: str | None) -> Source:
         check_name("the name of a split", key)
     name = re.sub(r"[^A-Za-z0-9_]", "_", name)[:90].strip("_")
     name = name if name[:1].isalpha() else f"tfrecords_{name}".strip("_")
-    return Source(re.sub(r"_v[0-9]+\Z", "", name) or "tfrecords", folder, splits, lengths)
+    return re.sub(r"_v[0-9]+\Z", "", name) or "tfrecords", folder, splits
 
 
 def _tfds_folder(source: str) -> Place | None:
@@ -141,14 +128,13 @@ def _fits(names: Sequence[str], pattern: Sequence[str]) -> bool:
     return not is_hidden and fnmatch.fnmatchcase(names[0], pattern[0]) and _fits(names[1:], pattern[1:])
 
 
-def _shards_at(folder: Place, names: Iterable[str]) -> list[Shard]:
-    """Return files of one folder by name; DatasetError where one is missing."""
-    if not is_remote(folder):
-        return [current(folder / name) for name in names]
-    listed = {shard.path.name: shard for shard in list_shards(f"{folder}/*")}
-    if missing := [name for name in names if name not in listed]:
+def _shards_at(folder: Place, lengths: Mapping[str, int]) -> list[Shard]:
+    """Return files of one folder by name, with their numbers of records; DatasetError where one is missing."""
+    listed = {shard.path.name: shard for shard in list_shards(f"{folder}/*")} if is_remote(folder) else None
+    if listed is not None and (missing := [name for name in lengths if name not in listed]):
         raise DatasetError(f"{folder / missing[0]} does not exist in its store; is the dataset complete?")
-    return [listed[name] for name in names]
+    shards = [current(folder / name) if listed is None else listed[name] for name in lengths]
+    return [replace(shard, records=count) for shard, count in zip(shards, lengths.values(), strict=True)]
 
 
 def current(path: Place) -> Shard:
