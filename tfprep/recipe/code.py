@@ -46,27 +46,22 @@ def module_of(value: Any) -> str:
     return value.__name__ if isinstance(value, ModuleType) else str(getattr(value, "__module__", None) or "")
 
 
-def has_file(name: str) -> bool:
-    """Return True if a module in memory comes from a file; a notebook does not."""
-    return bool(getattr(sys.modules.get(name), "__file__", None))
+def file_of(name: str) -> str:
+    """Return the file that a module in memory comes from; "" where it has none, as a notebook."""
+    return str(getattr(sys.modules.get(name), "__file__", None) or "")
 
 
-def is_users(value: FunctionType | type | ModuleType) -> bool:
-    """Return True if code is the user's: see `is_users_module`. Of a function its own file decides, not its module's name."""
-    if isinstance(value, FunctionType) and not value.__code__.co_filename.startswith("<"):
-        return not _is_installed(value.__code__.co_filename)
-    return is_users_module(module_of(value))
-
-
-def is_users_module(name: str) -> bool:
-    """Return True for a module in memory that is outside the standard library, installed packages and tfprep.
+def is_users(value: FunctionType | type | ModuleType | str) -> bool:
+    """Return True if code, or the module of a name, is outside the standard library, installed packages and tfprep.
 
     The folder decides, so that a project's own modules count whether they are installed in editable form, imported from the
-    current folder, or under another name.
+    current folder, or under another name. Of a function its own file counts, not its module's name.
     """
-    if has_file(name):
-        return not _is_installed(str(sys.modules[name].__file__))
-    return name.partition(".")[0] not in sys.stdlib_module_names
+    name = value if isinstance(value, str) else module_of(value)
+    file = file_of(name)
+    if isinstance(value, FunctionType) and not value.__code__.co_filename.startswith("<"):
+        file = value.__code__.co_filename
+    return not _is_installed(file) if file else name.partition(".")[0] not in sys.stdlib_module_names
 
 
 @cache

@@ -29,10 +29,9 @@ from tfprep.errors import RecipeError
 from tfprep.recipe.code import (
     OF_RECIPES,
     digest_of,
+    file_of,
     function_tree,
-    has_file,
     is_users,
-    is_users_module,
     module_digests,
     module_of,
     package_version,
@@ -144,7 +143,7 @@ class _State(pickle.Pickler):
         if any(base.__module__ in _RANDOM for base in kind.__mro__):
             raise pickle.PicklingError(f"the state of a {kind.__qualname__} differs from process to process")
         for module in (str(kind.__module__), module_of(value)):
-            self._description.packages |= {} if is_users_module(module) else package_version(module)
+            self._description.packages |= {} if is_users(module) else package_version(module)
         if is_users(kind):  # also where it is pickled by the name of a variable
             self._definition(kind)
         parts: Any = None
@@ -190,12 +189,12 @@ class _State(pickle.Pickler):
         """Return the name of a class or module, and note the modules of the user that define it."""
         for definition in filter(is_users, value.__mro__ if isinstance(value, type) else [value]):
             module, name = module_of(definition), getattr(definition, "__qualname__", "")
-            if not has_file(module):  # of a notebook
+            if not file_of(module):  # of a notebook
                 self._description.no_source.add(f"class {name}" if name else module)
             elif name and ("<locals>" in name or not hasattr(sys.modules[module], name.partition(".")[0])):
                 raise RecipeError(
                     f"the class {name} is not a variable of its module, so that what it is made of cannot be seen; define it at "
-                    f"the top of {sys.modules[module].__file__}"
+                    f"the top of {file_of(module)}"
                 )
             else:
                 self._description.modules.add(module)
@@ -227,7 +226,7 @@ class _State(pickle.Pickler):
         self.trees.append(tree)
         module, file = module_of(function), function.__globals__.get("__file__")
         # A file that `runpy` or `importlib` ran may have the name of another module. A recipe has that of its file.
-        if has_file(module) and (module.startswith(OF_RECIPES) or file == sys.modules[module].__file__):
+        if file_of(module) and (module.startswith(OF_RECIPES) or file == file_of(module)):
             self._description.modules.add(module)
             return ()
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
