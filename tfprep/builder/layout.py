@@ -147,18 +147,16 @@ def scratch_folder() -> Iterator[Path]:
     runs that were killed. Raises BuildError where it cannot be written to, or belongs to another user.
     """
     top = Path(tempfile.gettempdir()) / f"tfprep-{os.getuid()}"
-    with writing(top):
-        top.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if top.lstat().st_uid != os.getuid():
-            raise BuildError(f"{top} belongs to another user; set TMPDIR to a folder of your own")
-        with ExitStack() as stack:
+    with ExitStack() as stack:
+        with writing(top):
+            top.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if top.lstat().st_uid != os.getuid():
+                raise BuildError(f"{top} belongs to another user; set TMPDIR to a folder of your own")
             with file_locked(top):
                 for path in top.glob(f"{_PREFIX}*"):  # those whose lock ended with its process
                     with suppress(BlockingIOError), file_locked(path, BlockingIOError()):
                         shutil.rmtree(path, ignore_errors=True)
                 own = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=top))
                 stack.enter_context(file_locked(own))
-            stack.callback(shutil.rmtree, own, ignore_errors=True)
-            lock = stack.pop_all()
-    with lock:
+        stack.callback(shutil.rmtree, own, ignore_errors=True)
         yield own

@@ -1,1 +1,1 @@
-"""Local files, which are written whole or not at all, and URLs, which are only read."""
+"""Local files and objects at URLs, which are read, and written whole or not at all."""
