@@ -89,7 +89,7 @@ class Receipt:
 
     Attributes:
       split, shard, shards: Which shard of how many.
-      fingerprint, versions, expected: What decided the bytes, except for the samples: recipe, libraries, forms of fields.
+      fingerprint, expected: What decided the bytes, except for the samples: recipe and libraries; forms of fields.
       signature, identity, digest: See above. `identity` is a file system and a digest, such as "8f1c/52a0..."; "" without one.
       files: The shard's file of each variant.
       forms, moments, class_counts: By field.
@@ -104,7 +104,6 @@ class Receipt:
     shard: int
     shards: int
     fingerprint: str
-    versions: Mapping[str, str]
     signature: str
     identity: str
     digest: str
@@ -162,7 +161,7 @@ def read_receipt(
     except (OSError, ValueError):
         return None
     if common is not None:
-        texts = {name: json.dumps(document[name]) for name in ("versions", "forms", "expected")}
+        texts = {name: json.dumps(document[name]) for name in ("forms", "expected")}
         receipt = replace(receipt, **{n: common.setdefault(text, getattr(receipt, n)) for n, text in texts.items()})
     if (receipt.split, receipt.shard) != (split, shard):
         return None

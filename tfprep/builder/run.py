@@ -27,7 +27,7 @@ from tfprep.builder.options import (
     worker_count,
 )
 from tfprep.builder.planning.parts import agree, check_common_plan, check_complete, read_common_plan
-from tfprep.builder.planning.plan import Plan, make_plan, maker_versions, remember, warning_of_opencv
+from tfprep.builder.planning.plan import Plan, make_plan, remember, warning_of_opencv
 from tfprep.builder.planning.state import (
     CRASHED,
     DAMAGED,
@@ -475,7 +475,7 @@ class Build:
         return BuildContext(
             source=source, modules=modules, fingerprint=plan.fingerprint, root=str(self.root.absolute()),
             layout=Layout(self.layout.out.absolute(), self.layout.scratch),
-            listing=plan.listing, versions=maker_versions(), train=plan.splits[0], run=self._run,
+            listing=plan.listing, train=plan.splits[0], run=self._run,
             options=self.options,
         )  # fmt: skip
 

@@ -131,7 +131,7 @@ def make_plan(recipe: Recipe, root: Path, layout: Layout, options: BuildOptions)
         rest = {name: item for name, item in described[split].items() if name != "recipe"}
         # What has no source may have changed: these shards are built by each build.
         unseen = [secrets.token_hex()] if NO_SOURCE in described[split]["recipe"]["code"] else []
-        parts = json.dumps([recipe.fingerprint(split), rest, maker_versions(), *unseen])
+        parts = json.dumps([recipe.fingerprint(split), rest, *unseen])
         fingerprints[split] = hashlib.sha256(parts.encode()).hexdigest()
     listing = replace(  # for workers: without the entries, and with plain mappings
         listing, entries=iter(()), kinds=dict(listing.kinds), classes=dict(listing.classes), tally=dict(listing.tally)
@@ -154,7 +154,7 @@ def remember(plan: Plan, layout: Layout, options: BuildOptions) -> None:
 
 
 def _described(recipe: Recipe, listing: Listing, split: str, train: str) -> dict[str, Any]:
-    """Return what decides how a sample of `split` becomes bytes, except for the versions of the libraries."""
+    """Return what decides how a sample of `split` becomes bytes."""
     classes = {name: list(names) for name, names in listing.classes.items()}
     return {
         "recipe": recipe.describe(split),
@@ -167,6 +167,7 @@ def _described(recipe: Recipe, listing: Listing, split: str, train: str) -> dict
             "image": recipe.hashed_image(listing.kinds, listing.files),
         },
         "statistics": split == train,
+        "versions": maker_versions(),
     }
 
 

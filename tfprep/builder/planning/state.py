@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tfprep.builder.layout import Layout
-from tfprep.builder.planning.plan import Plan, differing_listings, maker_versions
+from tfprep.builder.planning.plan import Plan, differing_listings
 from tfprep.builder.receipts import (
     Receipt,
     changed_samples,
@@ -133,10 +133,6 @@ def _state(plan: Plan, receipt: Receipt, layout: Layout, identities: bool) -> Sh
         rejected = [sample for sample in receipt.rejected if sample.stage != "read" or sample.key not in missing]
         accidents = {sample.accident for sample in rejected}
         return replace(state, why=next((why for name, why in ACCIDENTS.items() if name in accidents), ""))
-    if receipt.versions != (new := maker_versions()):
-        old = receipt.versions
-        changes = [f"{name} {old.get(name)} -> {new[name]}" for name in new if old.get(name) != new[name]]
-        return replace(state, why=f"built with other versions: {', '.join(changes)}")
     if receipt.fingerprint != plan.fingerprints[split]:
         return _recipe_change(plan, layout, receipt, state, same)
     if receipt.shards != plan.shards[split]:
@@ -158,6 +154,9 @@ def _recipe_change(plan: Plan, layout: Layout, receipt: Receipt, state: ShardSta
     except (OSError, ValueError):
         return replace(state, why="the recipe or the classes changed")
     new = plan.described[split]
+    was, now = old.get("versions", {}), new["versions"]
+    if versions := [f"{name} {was.get(name)} -> {now[name]}" for name in now if was.get(name) != now[name]]:
+        return replace(state, why=f"built with other versions: {', '.join(versions)}")
     changes = what_changed(old["recipe"], new["recipe"]) + differing_listings(old, new)
     if not changes:
         return replace(state, why="another split is the first")

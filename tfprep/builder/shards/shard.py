@@ -113,7 +113,6 @@ class BuildContext:
       layout: The folders of the build.
       root: The folder of the raw files, or its URL.
       listing: The source's, without its entries.
-      versions: The libraries' versions, which the receipts name.
       train: The split whose pixels make the statistics.
       run: A word that belongs to this run of the build. An attempt at a shard continues from what others of the run left.
       options: As in `tfprep.build`.
@@ -125,7 +124,6 @@ class BuildContext:
     layout: Layout
     root: str
     listing: Listing
-    versions: Mapping[str, str]
     train: str
     run: str
     options: BuildOptions
@@ -454,7 +452,7 @@ class _Shard:
         counts = {name: tuple(of_name[n] for n in range(len(classes[name]))) for name, of_name in self._counts.items()}
         return Receipt(
             split=task.split, shard=task.shard, shards=task.shards, fingerprint=task.fingerprint,
-            versions=self._context.versions, signature=task.signature, identity=task.identity,
+            signature=task.signature, identity=task.identity,
             digest=self._digest.hexdigest(),
             files=tuple(file.info() for file in self._files), forms=self._forms, expected=task.expected,
             moments=self._moments, class_counts=counts, rejected=tuple(self._rejected_samples),
