@@ -226,7 +226,9 @@ def write_receipt(layout: Layout, receipt: Receipt, contents: Contents) -> None:
 
 def withdraw_receipt(layout: Layout, split: str, shard: int) -> None:
     """Remove a receipt before the shard's files change: it describes no others, even after a power failure."""
-    remove_file(layout.receipt(split, shard))
+    if size_of(path := layout.receipt(split, shard)) is None:
+        return
+    remove_file(path)
     if not layout.at_store:
         sync_folder(layout.receipts)
 
