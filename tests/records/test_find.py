@@ -49,7 +49,7 @@ def varint(value):
 
 
 def check_against_tensorflow(payload):
-    found = find_features(payload)
+    found, decoded = find_features(payload), decode(payload)
     features = tf.train.Example.FromString(payload).features.feature
     assert found.keys() == {name.encode() for name in features}
     for name, expected in features.items():
@@ -57,7 +57,7 @@ def check_against_tensorflow(payload):
         values = list(getattr(expected, kind).value) if kind else []
         span = found[name.encode()]
         assert (span.kind, span.values) == (LISTS[kind], len(values))
-        assert values_at(payload, *span[:3]) == values
+        assert values_at(payload, *span[:3]) == list(decoded[name]) == values
         if span.kind == BYTES and values:
             assert payload[span.offset + span.size - span.last : span.offset + span.size] == values[-1]
 
