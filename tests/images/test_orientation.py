@@ -11,8 +11,7 @@ from PIL import Image
 
 from tests.photos import written
 from tfprep.images import exif_orientation
-from tfprep.images.headers import read_header
-from tfprep.images.jpeg import upright
+from tfprep.images.jpeg import read_header, upright
 
 
 def empty(form, **options):

@@ -191,7 +191,7 @@ def test_a_user_without_a_home_folder_is_told_to_name_one(root, tmp_path, monkey
 
 def test_no_room_for_a_copy(root, monkeypatch):
     full = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
-    monkeypatch.setattr("tfprep.sources.staging.whole_file", lambda path: full)
+    monkeypatch.setattr("tfprep.sources.raw.whole_file", lambda path: full)
     with pytest.raises(
         SourceError, match=r"test-00000-of-00001\.parquet: its copy in .*staging does not fit.*TFPREP_STAGING"
     ):

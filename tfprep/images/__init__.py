@@ -25,17 +25,17 @@ strips.
 """
 
 from tfprep.images.decode import (
+    HASH_BITS,
     decode_image,
     decode_map,
     decode_mask,
     image_size,
     keeps_original,
+    perceptual_hash,
     stored_size,
 )
-from tfprep.images.dicom import header_text, is_dicom
 from tfprep.images.jpeg import as_stored, certain_to_decode, decode_stored_jpeg, encode_jpeg, exif_orientation
-from tfprep.images.numbers import decode_numbers, decode_pixels, file_orientation, pixels_size
-from tfprep.images.phash import HASH_BITS, perceptual_hash
+from tfprep.images.numbers import decode_numbers, decode_pixels, file_orientation, header_text, is_dicom, pixels_size
 from tfprep.images.pillow import (
     MAX_BYTES,
     MAX_FILE_BYTES,

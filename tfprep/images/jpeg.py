@@ -6,7 +6,7 @@ build accepts is one that a loader decodes.
 
 The EXIF orientation is found in a JPEG's bytes, seven times as fast as by opening the image. EXIF is a TIFF directory in an APP1
 segment: byte order, offset of the directory, number of entries, 12 bytes an entry: tag, type, count, value (CIPA DC-008
-section 4.6.2).
+section 4.6.2). `read_header` reads size and channels in the same way (ITU-T T.81, B.2.2), also of PNG (IHDR).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import simplejpeg
@@ -22,9 +22,9 @@ from PIL import Image
 
 from tfprep.errors import SampleError
 from tfprep.fields import Array, ImageArray, Size
-from tfprep.images.headers import SCAN, jpeg_segments
 from tfprep.images.pillow import (
     JPEG_END,
+    PNG_START,
     check_pixels,
     is_jpeg,
     known_orientation,
@@ -36,6 +36,8 @@ from tfprep.images.pillow import (
 )
 from tfprep.optional import HAS_OPENCV, cv2
 
+SCAN = 0xDA
+"""The code of the marker before the data of the pixels (ITU-T T.81, table B.1)."""
 _SEQUENTIAL = {0xC0, 0xC1}
 """The codes of the markers (ITU-T T.81, table B.1) of sequential frames with Huffman coding."""
 _PLAIN_SEGMENTS = {*_SEQUENTIAL, 0xC4, 0xDB, 0xDD, SCAN}
@@ -46,6 +48,50 @@ _IN_SCAN = np.isin(np.arange(256), [0x00, *range(0xD0, 0xD8), 0xFF])
 """What follows a byte FF in a scan's data: FF 00 is the byte FF, FF D0 to FF D7 are restarts, and FF may fill up."""
 _KEEPS_FIRST_PIXEL = (1, 5)
 """The orientations whose first pixel in the file is the first one of the upright image."""
+
+
+_PNG_HEADER_BYTES = 33
+_CHANNELS_OF_COLOR_TYPE = 1, 0, 3, 3, 2, 0, 4, 0
+"""By PNG color type; a palette (3) becomes RGB."""
+
+
+class Header(NamedTuple):
+    """What a header says: "jpeg" or "png", height and width in pixels, channels, bits per channel; 0 where it is damaged."""
+
+    format: str
+    height: int = 0
+    width: int = 0
+    channels: int = 0
+    bits: int = 0
+
+
+def read_header(data: bytes) -> Header | None:
+    """Read the header of a file; None if it does not begin like a JPEG or a PNG."""
+    if data.startswith(PNG_START) and len(data) >= _PNG_HEADER_BYTES:
+        width, height = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+        return Header("png", height, width, _CHANNELS_OF_COLOR_TYPE[data[25] & 7], 16 if data[24] == 16 else 8)
+    if not is_jpeg(data):
+        return None
+    for code, start, _ in jpeg_segments(data):
+        if 0xC0 <= code <= 0xCF and code not in (0xC4, 0xC8, 0xCC) and start + 6 <= len(data):
+            height, width = (int.from_bytes(data[at : at + 2], "big") for at in (start + 1, start + 3))
+            return Header("jpeg", height, width, data[start + 5], data[start])
+    return Header("jpeg")
+
+
+def jpeg_segments(data: bytes) -> list[tuple[int, int, int]]:
+    """Return the code of each marker of a JPEG up to the scan, and start and end of its segment's content."""
+    segments: list[tuple[int, int, int]] = []
+    at, code = 2, 0
+    while code != SCAN and at + 4 <= len(data) and data[at] == 0xFF:
+        code = data[at + 1]
+        if code == 0xFF:  # a fill byte
+            at += 1
+            continue
+        end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        segments.append((code, at + 4, end))
+        at = end
+    return segments
 
 
 def jpeg_header(data: bytes) -> tuple[int, int, str] | None:

@@ -13,6 +13,7 @@ import logging
 import re
 import sys
 import warnings
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -23,7 +24,6 @@ from PIL import Image, UnidentifiedImageError
 
 from tfprep.errors import BuildError, SampleError
 from tfprep.fields import ImageArray, Size
-from tfprep.images.headers import has_right_checksums
 
 _HAS_AVIF = importlib.util.find_spec("PIL.AvifImagePlugin") is not None  # from Pillow 11.3 on
 FORMATS = ("PNG", "GIF", "BMP", "PPM", "JPEG", "TIFF", "WEBP", "JPEG2000", "DIB", *(("AVIF",) if _HAS_AVIF else ()))
@@ -159,6 +159,19 @@ def opened(data: bytes, *, frames: bool = False) -> Iterator[Image.Image]:
         raise SampleError(f"Pillow refuses it: {error}") from error
     except (OSError, ValueError, SyntaxError, EOFError, ArithmeticError, LookupError, TypeError, RuntimeError) as error:
         raise SampleError(f"not a whole image: {error or type(error).__name__}") from error
+
+
+def has_right_checksums(data: bytes) -> bool:
+    """Return True if each chunk of a PNG, up to its last one, is followed by the CRC-32 of its type and content."""
+    view, at = memoryview(data), 8
+    while at + 12 <= len(data):  # length, type and checksum have four bytes each
+        end = at + 8 + int.from_bytes(data[at : at + 4], "big")
+        if zlib.crc32(view[at + 4 : end]) != int.from_bytes(data[end : end + 4], "big"):
+            return False
+        if data[at + 4 : at + 8] == b"IEND":
+            return True
+        at = end + 4
+    return False
 
 
 def upright_size(image: Image.Image, data: bytes) -> Size:

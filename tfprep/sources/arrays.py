@@ -1,7 +1,7 @@
 """Images in NumPy's files (https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html): .npy, and .npz with several.
 
 The rows of an array that is stored in C order are one after another, so that each image has its own place in the file. A
-compressed array of a .npz has none: a plain copy is made once (`tfprep.sources.staging`).
+compressed array of a .npz has none: a plain copy is made once (`tfprep.sources.raw.staged`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ from tfprep.sources.archives import members
 from tfprep.sources.cells import label_cell, sorted_classes
 from tfprep.sources.folder import UNSPLIT, Splits, check_common
 from tfprep.sources.patterns import Holes, compile_pattern, walk
-from tfprep.sources.raw import Reference, open_raw
+from tfprep.sources.raw import Reference, open_raw, staged
 from tfprep.sources.source import Entry, FieldDecoder, Listing, constructor_text, key_of
 from tfprep.sources.splits import Row, listing_of
-from tfprep.sources.staging import staged
 
 _PIECE_BYTES = 4 << 20
 _DTYPES = ("uint8", "uint16", "float32", "float64")

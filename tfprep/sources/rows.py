@@ -7,7 +7,7 @@ is its line's.
 
 Hugging Face stores an image in Parquet as a struct of `bytes` and `path` (https://huggingface.co/docs/hub/datasets-image), and
 the types of the columns as JSON in the file's metadata, under the name `huggingface`. A page of a column is compressed as a
-whole, so that no image has a place in the file: a column of images is copied once (`tfprep.sources.staging`), one image after
+whole, so that no image has a place in the file: a column of images is copied once (`tfprep.sources.raw.staged`), one image after
 the other.
 
 Arrow is imported where it reads: every recipe imports this module, and a build's workers read no table.
@@ -27,9 +27,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from tfprep.errors import SourceError
-from tfprep.sources.raw import Reference, open_raw
+from tfprep.sources.raw import Reference, open_raw, staged_files
 from tfprep.sources.source import class_name_fault, key_of
-from tfprep.sources.staging import staged_files
 
 if TYPE_CHECKING:
     import pyarrow as pa

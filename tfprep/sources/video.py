@@ -1,7 +1,7 @@
 """Videos: every Nth frame, read by PyAV (FFmpeg).
 
 A frame has no place of its own in its file, and takes those before it to decode. So the frames that are taken are copied once
-(`tfprep.sources.staging`), as PNG, which loses nothing.
+(`tfprep.sources.raw.staged`), as PNG, which loses nothing.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ from tfprep.images.pillow import check_pixels
 from tfprep.optional import require_package
 from tfprep.sources.folder import Splits, check_common, class_names, listed_images
 from tfprep.sources.patterns import Pattern, compile_pattern
-from tfprep.sources.raw import Reference, read_raw
+from tfprep.sources.raw import Reference, read_raw, staged_files
 from tfprep.sources.source import Entry, Listing, constructor_text, key_of
 from tfprep.sources.splits import Fractions, Row, listing_of
-from tfprep.sources.staging import staged_files
 
 _FORMATS = {
     **dict.fromkeys((".mp4", ".m4v", ".mov"), "mov"),
