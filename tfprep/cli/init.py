@@ -11,7 +11,7 @@ import click
 from tfprep.cli import text
 from tfprep.cli.options import FILE, OLD_FOLDER, option
 from tfprep.errors import TfprepError
-from tfprep.sources.detection import LAYOUTS, Layout
+from tfprep.sources.detection import LAYOUTS
 
 _SAMPLES_BUILT, _SAMPLES_DRAWN = 6, 3
 
@@ -24,7 +24,7 @@ _SAMPLES_BUILT, _SAMPLES_DRAWN = 6, 3
     "--ignore", multiple=True, help="Leave out files whose path in FOLDER fits this pattern; * stands for any text."
 )
 @option("--force", is_flag=True, help="Overwrite an existing recipe.")
-def init_command(folder: Path, out: Path, layout: Layout | None, ignore: tuple[str, ...], force: bool) -> None:
+def init_command(folder: Path, out: Path, layout: str | None, ignore: tuple[str, ...], force: bool) -> None:
     """Inspect FOLDER and write a recipe for its images. The recipe builds without edits."""
     from tfprep.recipe.template import dataset_name, recipe_text, recognized
 

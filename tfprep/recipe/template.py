@@ -13,7 +13,6 @@ from tfprep.dataset.names import BESIDE, MANIFEST, POINTER, is_training_split
 from tfprep.dataset.records_source import Records
 from tfprep.errors import DatasetError, SourceError
 from tfprep.fields import RASTER_KINDS, Kind
-from tfprep.sources.detection import Layout
 from tfprep.sources.detection.detect import MOST_PATTERNS, NotRecognized, detect, listed_files, patterns_of
 from tfprep.sources.detection.facts import Reading, look
 from tfprep.units import printable
@@ -33,7 +32,7 @@ _BOX_SIDE = 640
 _SIZES = (224, 160, 128, 96, 64, 32)
 
 
-def recognized(folder: Path, layout: Layout | None = None, ignore: Sequence[str] = ()) -> Reading:
+def recognized(folder: Path, layout: str | None = None, ignore: Sequence[str] = ()) -> Reading:
     """Return the source that fits a folder of raw data, or a dataset.
 
     Args:
@@ -70,7 +69,7 @@ def _reading(reading: Reading, folder: Path, ignore: Sequence[str]) -> str:
     options = "".join(f" --ignore {shlex.quote(pattern)}" for pattern in patterns)
     command = f"tfprep init {shlex.quote(str(folder))} --as {reading.layout}{options}"
     try:
-        works = detect(folder, reading.layout, patterns).source == reading.source  # type: ignore[arg-type]
+        works = detect(folder, reading.layout, patterns).source == reading.source
     except SourceError:
         works = False
     unread = f", without {listed_files(reading.left)}" if reading.left else ""

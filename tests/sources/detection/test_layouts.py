@@ -43,7 +43,6 @@ CONTENT = {
     "lists": "train: train.txt\nnames: [cat]\n",
     "coco128": "path: ../datasets/coco128\ntrain: images\nval: images\nnames: {0: cat}\n",
     "cvat": '<annotations><image id="0" name="a.jpg"></image></annotations>',
-    "kitti": "Car 0.00 0 -1.58 587.01 173.33 614.12 200.12 1.65 1.67 3.64\n",
     "no_annotations": '{"images": [], "categories": []}',
     "voc": f"<annotation><size><width>{WIDTH}</width><height>{HEIGHT}</height></size><object><name>cat</name><bndbox>"
     "<xmin>15</xmin><ymin>11</ymin><xmax>42</xmax><ymax>30</ymax></bndbox></object></annotation>",
@@ -398,7 +397,7 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     masks_and_depths: "no source reads 4 files",
     splits_in_a_readme_of_hugging_face: "README.md names the splits train",
     parquet_of_edges: "the images of 'conditioning' may be masks, or depths, edges",
-    "im/#.png mk/#=0,255 t.csv=rows:im/:image,mask:im/NAME,mk/NAME": "hold 0 and 255: two classes, .* sources.Paired",
+    "im/#.png mk/#=0,255 t.csv=rows:im/:image,mask:im/NAME,mk/NAME": "no source reads t.csv",
     "im/# t.csv=rows:im/::NAME,3,4,9,9,cat": "the first line names '0.jpg'",
     "im/# t.csv=rows:im/:image,tags:NAME,LABEL~cat": "'a cat' is taken for one class; separator=' ' would divide it",
     "images/a# labels/a#.txt=line train.txt=rows:images/::./images/NAME data.yaml=lists labels/more.txt=line":
@@ -417,9 +416,7 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     zip_of_coco: "the archive holds further files \\(json\\): unpack it",
     "images/# labels/#.txt=line": "write classes.txt with a name on each line",
     "images/# masks/#": "JPEG does not keep class numbers: write masks as PNG",
-    "im/a#.png mk/a# t.csv=rows:im/:image,mask:im/NAME,mk/STEM.jpg": "JPEG does not keep class numbers",
-    "images/# annotations.xml=cvat": "annotations.xml is a file of CVAT, .* convert it with the package labelformat",
-    "training/image_2/# training/label_2/#.txt=kitti": "is a file of KITTI's format, .* labelformat",
+    "images/# annotations.xml=cvat": r"no source reads annotations.xml \(annotations of other tools: see docs",
     "train_# testA_# train_#_anno=0,1 testA_#_anno=0,1": "names say test and train, and this recipe draws new splits",
     "Train/Covid/images/a# Train/Normal/images/b# Train/Covid/lung~masks/a#=0,1 Train/Normal/lung~masks/b#=0,1":
         "no source reads 8 files: Train/Normal/images",
@@ -443,7 +440,9 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     "train/cat.# train/dog.#": r"words come again in the names of files \(cat, dog\)",
     "patient1/a# cam_b/b# client_0/c# 2019-05~Rome/d# 40X/e# 0a1b2c3d/f# 69000/g#": "have names of dates, patients or sequences",
     "hazy_imgs/a# clear_imgs/b# database/c#": "clear_imgs, database, hazy_imgs do not have names of classes",
+    "v_Run_g01_c01/a# v_Run_g01_c02/b# v_Walk_g02_c01/c#": "have names of dates, patients or sequences",
     "0a/0a1# 1b/1bc2#": "0a, 1b are the beginnings of the names inside",
+    "a/ant_# a/ape# b/bee#": "a, b are the beginnings of the names inside",
 }  # fmt: skip
 """What is said of a layout that is refused."""
 

@@ -1,4 +1,4 @@
-"""Rules for annotations of objects: YOLO, COCO, Pascal VOC and LabelMe; and the names of formats that are not read."""
+"""Rules for annotations of objects: YOLO, COCO, Pascal VOC and LabelMe."""
 
 from __future__ import annotations
 
@@ -14,30 +14,11 @@ from tfprep.errors import SourceError
 from tfprep.sources.annotations import Coco, LabelMe, Voc, Yolo
 from tfprep.sources.annotations.coco import CocoFile, image_file_name
 from tfprep.sources.annotations.yolo import DataYaml, images_in, label_path
-from tfprep.sources.detection import splits_for
 from tfprep.sources.detection.facts import Reading, Remark
-from tfprep.sources.detection.files import FEW, Files, below, beside, image_place, splits_of
+from tfprep.sources.detection.files import FEW, Files, below, beside, image_place, splits_for, splits_of
 from tfprep.sources.patterns import literal, split_form, split_words
 from tfprep.sources.raw import read_whole
 from tfprep.sources.splits import Fractions
-
-_LABELFORMAT = "convert it with the package labelformat"
-_OTHER_TOOLS = (
-    (".xml", rb"<annotations.*<image ", "CVAT", f"{_LABELFORMAT}, or export COCO"),
-    (".json", rb'"regions".*"shape_attributes"|"shape_attributes".*"regions"', "VGG Image Annotator", "export COCO"),
-    (".json", rb'"data_row".*"projects"|"projects".*"data_row"', "Labelbox", _LABELFORMAT),
-    (".txt", rb"\A[A-Za-z_]+ -?[\d.]+ -?\d+(?: -?[\d.]+){8,13}\s", "KITTI's format", _LABELFORMAT),
-)
-"""Suffix, what the file holds, the tool, and what to do."""
-
-
-def other_tools(files: Files) -> Iterator[str]:
-    """Yield a cause for each kind of annotations that tfprep does not read, with what to do."""
-    for suffix, content, tool, fix in _OTHER_TOOLS:
-        few = files.paths(suffix)[:FEW]
-        if path := next((path for path in few if re.search(content, files.head(path), re.DOTALL)), ""):
-            yield f"{path} is a file of {tool}, which tfprep does not read: {fix}"
-
 
 # --- YOLO -----------------------------------------------------------------------------------------------------------
 

@@ -13,8 +13,7 @@ from typing import Any
 from tfprep.errors import SourceError, TfprepError
 from tfprep.sources.annotations.listing import ORPHAN
 from tfprep.sources.archives import Archives
-from tfprep.sources.detection import Layout
-from tfprep.sources.detection.annotated import coco, labelme, other_tools, voc, yolo
+from tfprep.sources.detection.annotated import coco, labelme, voc, yolo
 from tfprep.sources.detection.facts import FEW_WRONG, Facts, Reading, Remark, look
 from tfprep.sources.detection.files import ANSWERS, FEW, Files
 from tfprep.sources.detection.pictures import archives, arrays, folders, masks, videos, with_classes
@@ -39,7 +38,7 @@ class NotRecognized(SourceError):
         self.readings = tuple(readings)
 
 
-def detect(folder: Path, layout: Layout | None = None, ignore: Sequence[str] = ()) -> Reading:
+def detect(folder: Path, layout: str | None = None, ignore: Sequence[str] = ()) -> Reading:
     """Find the source that reads every data file of a folder.
 
     Args:
@@ -66,7 +65,9 @@ def detect(folder: Path, layout: Layout | None = None, ignore: Sequence[str] = (
     nearest = [one for one in readings if (len(one.left), bool(one.doubts)) == least or one.layout == "masks"]
     causes += [doubt for one in nearest for doubt in one.doubts]
     if nearest and nearest[0].left:
-        causes.append(f"no source reads {listed_files(nearest[0].left)}")
+        other_tools = any(path.endswith((".xml", ".json", ".txt")) for path in nearest[0].left)
+        fix = " (annotations of other tools: see docs/sources.md)" * other_tools
+        causes.append(f"no source reads {listed_files(nearest[0].left)}{fix}")
     if not causes:
         every = files.every
         of_layout = f" as --as {layout} says" if layout is not None else ""
@@ -75,9 +76,9 @@ def detect(folder: Path, layout: Layout | None = None, ignore: Sequence[str] = (
     raise NotRecognized("\n".join(dict.fromkeys(causes)), nearest[:_MOST_READINGS])
 
 
-def _readings(files: Files, layout: Layout | None) -> tuple[list[Reading], list[str]]:
+def _readings(files: Files, layout: str | None) -> tuple[list[Reading], list[str]]:
     """Return the sources that fit the folder, with what they leave over and what is doubtful, and why others do not fit it."""
-    readings, causes, masked = list[Reading](), [*other_tools(files)], False
+    readings, causes, masked = list[Reading](), list[str](), False
     for rule in _RULES:
         if rule in (masks, folders) and any(not one.doubts and not one.left for one in readings):
             break  # they read images only, and would leave over what that source reads
@@ -180,8 +181,7 @@ def _about_splits(source: Any, facts: Facts, files: Files) -> Iterator[Remark]:
             if strange := sorted(classes - facts.classes[training]):
                 such = f"{split} has the classes {', '.join(strange[:3])}, which {training} does not have"
                 yield int("{label}" in repr(source)), such  # a table or an array may mean it
-    kinds = {re.sub("[^a-z]", "", split.lower()) for split in facts.splits}
-    if "trainval" in kinds and len(kinds - {"test", "testing"}) > 1:
+    if {"train", "trainval"} <= {*map(str.lower, facts.splits)}:
         yield 1, f"images of {', '.join(facts.splits)} may be in two splits (splits= takes some of them)"
     if facts.twice:
         yield 1, f"{facts.twice} images are in two samples, or in two splits"

@@ -7,7 +7,7 @@ import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import islice, product
@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tfprep.errors import SourceError
-from tfprep.sources.detection import FRACTIONS
 from tfprep.sources.patterns import IMAGE_SUFFIXES, compile_pattern, folders_in, literal, split_form, split_words
 from tfprep.sources.raw import open_raw
 from tfprep.sources.splits import Fractions
 
+FRACTIONS = Fractions(train=0.8, val=0.2)
+"""Shares of data that comes without splits."""
 FEW = 64
 """Number of names, lines or rows that decide what a file holds."""
 _HEAD_BYTES = 1 << 16
@@ -131,6 +132,13 @@ def may_hold_data(name: str) -> bool:
 def below(folder: str, name: str) -> str:
     """Return the path of a file in a folder, relative to the root."""
     return f"{folder}/{name}" if folder else name
+
+
+def splits_for(pattern: str, labeled: bool = False) -> Fractions | None:
+    """Return the option `splits` of a source: None if its pattern gives the splits, else shares, of each class if it has some."""
+    if "{split}" in pattern:
+        return None
+    return replace(FRACTIONS, stratify="label") if labeled else FRACTIONS
 
 
 def splits_of(

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
-from itertools import islice
+from itertools import chain, islice
 from math import prod
 from statistics import median
 
@@ -21,9 +21,8 @@ from tfprep.images import HASH_BITS, decode_image, decode_mask, perceptual_hash
 from tfprep.images.pillow import opened
 from tfprep.sources.archives import ARCHIVE_SUFFIXES, Archives, members, split_name
 from tfprep.sources.arrays import Arrays, StoredArray, stored_arrays
-from tfprep.sources.detection import splits_for
 from tfprep.sources.detection.facts import LOSSY, MOST_COLORS, Reading, Remark, has_few_colors
-from tfprep.sources.detection.files import FEW, Files, Pair, below, may_hold_data
+from tfprep.sources.detection.files import FEW, Files, Pair, below, may_hold_data, splits_for
 from tfprep.sources.folder import Folder
 from tfprep.sources.paired import CAMVID_CLASSES, Paired, cityscapes
 from tfprep.sources.patterns import IMAGE_SUFFIXES, columns_of, image_suffix, is_test, literal, split_form
@@ -45,7 +44,7 @@ def says_masks(path: str, image: str = "") -> bool:
     return any(map(_MASK_WORD.fullmatch, words - of_image)) and not _NOT_CLASSES.search(path)
 
 
-_DARKEST, _OPENED, _SAMPLED, _NAMES, _MOST_THIN, _DIFFERENT_COUNTS = 64, 3, 8, 2000, 4, 2
+_OPENED, _SAMPLED, _NAMES, _MOST_THIN, _DIFFERENT_COUNTS = 3, 8, 2000, 4, 2
 
 # --- masks --------------------------------------------------------------------------------------------------------
 
@@ -78,8 +77,7 @@ def _few_colors(files: Files, path: str) -> bool:
 
 def with_classes(source: Paired, masks: Sequence[bytes]) -> tuple[Paired, list[Remark]]:
     """Return the source with class numbers for these masks, and what is to be said about them. SourceError if they are none."""
-    found, solid, colors = set[int](), set[int](), set[int]()
-    most, counts = 0, list[int]()
+    solid, colors, counts = set[int](), set[int](), list[list[int]]()
     shown: dict[int, set[bytes]] = {}
     for data in masks:
         try:
@@ -88,43 +86,38 @@ def with_classes(source: Paired, masks: Sequence[bytes]) -> tuple[Paired, list[R
             with suppress(SampleError):
                 colors.update(np.unique(decode_image(data) @ np.array([1 << 16, 1 << 8, 1])).tolist())
             continue
-        of_mask = np.unique(mask).tolist()
-        found.update(of_mask)
-        most = max(most, len(of_mask))
-        counts.append(of_mask[-1] if {*of_mask} | {0} == {*range(of_mask[-1] + 1)} else -1)  # 1, 2, ... up to a number
+        counts.append(np.unique(mask).tolist())
         corner = mask[1:, 1:]
         square = (corner == mask[:-1, 1:]) & (corner == mask[1:, :-1]) & (corner == mask[:-1, :-1])
         solid.update(np.unique(corner[square]).tolist())
         with opened(data) as image:
             palette = bytes(image.getpalette() or ()) if image.mode == "P" else b""
-        for number in of_mask if palette else ():
+        for number in counts[-1] if palette else ():
             shown.setdefault(number, set()).add(palette[3 * number : 3 * number + 3])
-    numbers = tuple(sorted(found))
+    numbers, most = sorted({*chain(*counts)}), max(map(len, counts), default=0)
     if not numbers and 1 < len(colors) <= MOST_COLORS:
         codes = {(color >> 16, color >> 8 & 255, color & 255): number for number, color in enumerate(sorted(colors))}
         check = f"the masks opened have {len(codes)} colors, numbered in their order (palette=, classes=)"
         return replace(source, palette=codes), [(0, f"{check}; the build rejects masks of other colors")]
-    if most > MOST_COLORS or (numbers and numbers[-1] > 255 and numbers != (0, 65535)):
-        rule = f"one of {source.mask} holds {most} numbers up to {numbers[-1]}"
-        raise SourceError(f"{rule}: objects, depths or soft edges, not classes")
-    thin = found - solid
+    if most > MOST_COLORS or (numbers and numbers[-1] > 255 and numbers != [0, 65535]):
+        rule = "objects, depths or soft edges, not classes"
+        raise SourceError(f"one of {source.mask} holds {most} numbers up to {numbers[-1]}: {rule}")
+    thin = {*numbers} - solid
     if len(thin) > _MOST_THIN and 2 * len(thin) > len(numbers):
         rule = f"{len(thin)} of {len(numbers)} numbers in {source.mask} fill no 2 x 2 pixels, as those of soft edges"
         raise SourceError(f"{rule}: write one number for each class")
     if several := [number for number, of_number in shown.items() if len(of_number) > 1]:
         rule = f"the palettes of {source.mask} show the number {several[0]} in different colors"
-        raise SourceError(f"{rule}, so that it may mean different classes: write masks with one palette, or without")
-    if numbers in ((0, 255), (0, 65535)):
-        check = f"the masks hold {numbers[0]} and {numbers[1]}: two classes, 0 and 1 (numbers=)"
-        return replace(source, numbers={numbers[0]: 0, numbers[1]: 1}), [(0, check)]
+        raise SourceError(f"{rule}: write masks with one palette, or without")
+    if numbers in ([0, 255], [0, 65535]):
+        check = f"the masks hold 0 and {numbers[1]}: two classes, 0 and 1 (numbers=)"
+        return replace(source, numbers={0: 0, numbers[1]: 1}), [(0, check)]
     if numbers and numbers[-1] == len(CAMVID_CLASSES) - 1 and str(source.mask).startswith("{split}annot/"):
         check = f"the masks are taken for those of CamVid, in which {numbers[-1]} is void (void=)"
         return replace(source, classes=CAMVID_CLASSES, void=numbers[-1]), [(0, check)]
-    if len(numbers) > 2 and not any(0 < number < _DARKEST for number in numbers):
-        shades = ", ".join(map(str, numbers))
-        return source, [(0, f"the masks hold {shades}: are these shades of gray for classes 0, 1, 2, ... (numbers=)?")]
-    if min(counts, default=-1) >= 0 and len({*counts} - {0}) > _DIFFERENT_COUNTS:
-        rule = f"each mask holds 1, 2, 3, ... up to another number, at most {max(counts)}, as numbers of objects do"
+    ends = {of_mask[-1] for of_mask in counts} - {0}
+    if len(ends) > _DIFFERENT_COUNTS and all({0, *one} == {*range(one[-1] + 1)} for one in counts):
+        rule = f"each mask holds 1, 2, 3, ... up to another number, at most {max(ends)}, as numbers of objects do"
         return source, [(1, f"{rule}; numbers={{0: 0, None: 1}} makes them one class")]
     return source, []
 
@@ -156,6 +149,10 @@ GROUP = re.compile(
     re.IGNORECASE,
 )
 """Folders of images that belong together: `patient001`, `2024-05 holiday`, `69000`, `40X`, those of cameras (DCF): `100CANON`."""
+_IDENTIFIER = re.compile(r"(?=.*[A-Za-z])(?:[^\s\d]*\d+(?!\d)){2,}[^\s\d]*")
+"""Names with letters and several numbers, as slides, clips and visits of patients have: `v_Archery_g01_c01`."""
+_BEGINNING = re.compile(r"(?:^|/)(?:([\da-f]{2,})/\1[\da-f]+|([A-Za-z])/\2[a-z]{2,}(?![a-z]).*)\.\w+$", re.IGNORECASE)
+"""Files in folders of the first letters of their names, or of the first digits of their hashes."""
 _PLAIN_NUMBER = re.compile(rf"(?:(?:{_IMAGE_WORD})[ _.-]?)?(?!0\d{{4,}}$)\d+", re.IGNORECASE)
 """Names that programs give to the files of each folder. Numbers of five digits from 0 are frames of a video."""
 _ONE_SCENE_BITS = 16
@@ -216,24 +213,23 @@ def _about_classes(files: Files, names: Iterable[str]) -> Iterator[Remark]:
     looks = [*filter(_LOOK.fullmatch, classes)]
     if parts := looks if 2 * len(looks) >= len(classes) else [*filter(_PART.fullmatch, classes)]:
         yield 1, f"{', '.join(parts[:3])} do not have names of classes, but of images and what belongs to them"
-    if all(map(GROUP.fullmatch, classes)):
+    if all(map(GROUP.fullmatch, classes)) or all(map(_IDENTIFIER.fullmatch, classes)):
         yield 1, f"{', '.join(classes[:3])} have names of dates, patients or sequences, not of classes"
     few = (below(folder, name) for folder, of_folder in files.images.items() for name in of_folder[:FEW])
-    if all(re.search(r"(?:^|/)([\da-f]{2,})/\1[\da-f]+\.\w+$", path, re.IGNORECASE) for path in few):
-        yield 1, f"{', '.join(classes[:3])} are the beginnings of the names inside, as shards by numbers or hashes are"
+    if all(map(_BEGINNING.search, few)):
+        yield 1, f"{', '.join(classes[:3])} are the beginnings of the names inside, as shards of an archive are"
 
 
 def _about_pairs(files: Files) -> Iterator[Remark]:
     """Yield what is to be said about names that correspond: views of one image, or files that are numbered in each folder."""
-    kinds = Counter[frozenset[str]]()
-    for names in (names for names in files.images.values() if 1 < len(names) <= FEW):
-        words = frozenset(re.sub(r"[\W\d_]", "", os.path.splitext(name)[0]) for name in names)
-        kinds[words] += len(words) == len(names)
-    for words, count in kinds.most_common(1):
-        if count > 2:
-            such = ", ".join(sorted(words)[:3])
-            yield 1, f"{count} folders hold one file of each kind ({such}), as views of a scene are"
-            return
+    few = (names for names in files.images.values() if 1 < len(names) <= FEW)
+    kinds = ((names, frozenset(re.sub(r"[\W\d_]", "", os.path.splitext(name)[0]) for name in names)) for names in few)
+    alike = Counter(words for names, words in kinds if len(words) == len(names))
+    if alike and max(alike.values()) > 2:
+        words, count = alike.most_common(1)[0]
+        such = ", ".join(sorted(words)[:3])
+        yield 1, f"{count} folders hold one file of each kind ({such}), as views of a scene are"
+        return
     looked = Counter[bool]()
     for pair in files.pairs:
         image, other = (path.rpartition("/")[0] for path in pair.files[0])
@@ -244,9 +240,8 @@ def _about_pairs(files: Files) -> Iterator[Remark]:
         belong = pair.names[0] == "*" and not is_numbered
         if (is_numbered or are_parts) and looked[is_numbered] < _SAMPLED:
             looked[is_numbered] += 1
-            belong = _show_one_scene(files, pair) or (
-                are_parts and len({_few_colors(files, p) for p in pair.files[0]}) > 1
-            )
+            colors = {_few_colors(files, path) for path in pair.files[0]} if are_parts else ()
+            belong = len(colors) > 1 or _show_one_scene(files, pair)
         if belong:
             yield 1, f"{rule}, as images and what belongs to them have"
             return
@@ -288,19 +283,15 @@ def archives(files: Files) -> Iterator[Reading]:
     if not inside:
         return
     for at_last in (False, True):  # as in `Archives`
-        parts = [(key, ending.lower()) for key, ending in (split_name(name, at_last) for name in names)]
-        endings = [*dict.fromkeys(ending for _, ending in parts)]
+        endings = [*dict.fromkeys(split_name(name, at_last)[1].lower() for name in names)]
         images = tuple(ending for ending in endings if f".{ending.removeprefix('image.')}" in IMAGE_SUFFIXES)
         if images:
             break
-    keys = {key for key, ending in parts if ending in images}
-    beside = [*dict.fromkeys(ending for key, ending in parts if key in keys)]
-    labels = [ending for ending in beside if ending.rpartition(".")[2] == "cls"]
-    masks = [end for end in beside if image_suffix(f"x.{end}") and says_masks(end.rpartition(".")[0])]
+    labels = [ending for ending in endings if ending.rpartition(".")[2] == "cls"][:1]
+    masks = [end for end in endings if image_suffix(f"x.{end}") and says_masks(end.rpartition(".")[0])][:1]
     fields: dict[str, tuple[Kind, str]] = {"mask": ("mask", masks[0])} if masks else {}
-    fields |= {"text": ("text", "txt")} if "txt" in beside else {}
-    known = {*images, *labels[:1], *(ending for _, ending in fields.values()), "key.txt"}
-    unknown = sorted({*endings} - known)
+    fields |= {"text": ("text", "txt")} if "txt" in endings else {}
+    unknown = sorted({*endings} - {*images, *labels, *masks, "txt", "key.txt"})
     remarks = list[Remark]()
     if unknown == ["json"] and (labels or fields):  # as img2dataset writes them
         remarks = [(0, "members that end in json are left out (fields=)")]
@@ -354,15 +345,14 @@ def arrays(files: Files) -> Iterator[Reading]:
     images = [form for form, (one, *_) in forms.items() if len(one.shape) in (3, 4) and one.dtype.kind in "uif"]
     labels = [form for form, (one, *_) in forms.items() if one.shape and prod(one.shape) == one.shape[0]]
     shape = forms[images[0]][0].shape if images else ()
-    unsplit = any(len(of_form) > 1 and "{split}" not in form for form, of_form in forms.items())
+    certain = len(images) == 1 and len(labels) <= 1 and len(forms) == 1 + len(labels)
+    certain &= all(len(of_form) == 1 or "{split}" in form for form, of_form in forms.items())
     shapes = ", ".join(f"{one.name} {one.dtype} {list(one.shape)}" for of_form in forms.values() for one in of_form[:2])
-    certain = len(images) == 1 and len(labels) <= 1 and len(forms) == 1 + len(labels) and not unsplit
-    if not certain or shape[2:] in ((1,), (3,), (4,)):
-        rule = "nothing says which array holds images [N, H, W] or [N, H, W, C], and which their classes"
-        raise SourceError(f"{rule}: {shapes}; write the recipe with sources.Arrays")
     first = len(shape) == 4 and shape[1] in (1, 3, 4) and shape[3] not in (1, 3, 4)
     channels = shape[1 if first else 3] if len(shape) == 4 else 1
-    doubts = [(1, f"the images have more than 4 channels: {shapes}")] if channels > 4 else []
+    if not certain or shape[2:] in ((1,), (3,), (4,)) or channels > 4:
+        rule = "nothing says which array holds images [N, H, W] or [N, H, W, C] of at most 4 channels, and which their classes"
+        raise SourceError(f"{rule}: {shapes}; write the recipe with sources.Arrays")
     source = Arrays(images[0], next(iter(labels), None), first, splits=splits_for(images[0], bool(labels)))
     check = (0, f"the arrays are {shapes}: each row of {images[0]} is an image")
-    yield Reading("arrays", source, [text.partition(":")[0] for text in texts], [check, *doubts])
+    yield Reading("arrays", source, [text.partition(":")[0] for text in texts], [check])

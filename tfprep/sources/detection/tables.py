@@ -6,7 +6,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
@@ -15,9 +14,8 @@ from typing import Any
 from tfprep.errors import SourceError
 from tfprep.fields import BoxFormat, Kind
 from tfprep.sources.annotations import ObjectTable
-from tfprep.sources.detection import FRACTIONS, splits_for
 from tfprep.sources.detection.facts import Reading, Remark
-from tfprep.sources.detection.files import ANSWERS, FEW, Files, below, image_place, splits_of
+from tfprep.sources.detection.files import ANSWERS, FEW, FRACTIONS, Files, below, image_place, splits_for, splits_of
 from tfprep.sources.detection.pictures import GROUP, says_masks
 from tfprep.sources.patterns import Template, columns_of, image_suffix, is_test, literal, split_form, split_words
 from tfprep.sources.rows import BATCH_ROWS, TABLE_SUFFIXES, column_names, declared_classes, file_columns, rows_of
@@ -177,14 +175,8 @@ def _sources(files: Files, head: _Head, table: str, image: str, splits: Any, tar
     of_boxes = [c for c in targets if nested and re.search("categor|box_label|objects.label", c.lower())]
     targets = [c for c in targets if c not in of_boxes]
     declared = [c for c in targets if "." not in c and declared_classes(files.root / head.path, c) is not None]
-    labels = declared or [c for c in targets if _plain(c) in _LABELS or c == "y"]
+    labels = declared or _one_of_several(head, [c for c in targets if _plain(c) in _LABELS or c == "y"])
     varied = [c for c in targets if len(set(map(str, head.columns[c]))) > 1]
-    texts = [c for c in varied if not all(_NUMBER.fullmatch(str(cell)) for cell in head.filled(c))]
-    together = {*zip(*(map(str, head.columns[c]) for c in labels), strict=True)}
-    if len(labels) > 1 and all(len({*map(str, head.columns[c])}) == len(together) for c in labels):
-        labels = sorted(labels, key=lambda c: c not in texts)[:1]  # a number and a name of each class
-    elif len(labels) > 1:
-        head.doubt(f"several columns may be the label ({', '.join(labels[:6])})")
     if not nested and (boxes or len({*head.images}) < len(head.images)):
         split = "split" if isinstance(splits, str) and "{" not in splits else "splits"
         of_rows: Any = partial(ObjectTable, table, image, label=next(iter(labels), None), **{split: splits})
@@ -194,56 +186,62 @@ def _sources(files: Files, head: _Head, table: str, image: str, splits: Any, tar
             return [of_rows(boxes=c if len(c) == 4 else c[0], box_format=form) for c, form in boxes]
         head.doubt("several rows name one image: box_labels are then the classes of an image")
         return [of_rows(fields=("box_labels",))]
-    fields = _masks_and_texts(files, table, head, targets)
+    masks = [name for name in head.stored if name != head.image]
+    if masks and not (len(masks) == 1 and says_masks(masks[0])):
+        head.doubt(f"the images of {', '.join(map(repr, masks))} may be masks, or depths, edges and other pictures")
+    fields: dict[str, tuple[Kind, str]] = {"mask": ("mask", masks[0])} if masks else {}
+    fields |= {c: ("text", c) for c in targets if c.lower() in ("text", "caption")}
     fields |= {"boxes": ("boxes", column)} if nested else {}
     fields |= {"box_labels": ("label", of_boxes[0])} if of_boxes else {}
-    flag = {c: {str(cell).strip().lower().removesuffix(".0") for cell in head.filled(c)} for c in targets}
-    flags = tuple(c for c in targets if flag[c] and any(flag[c] <= pair for pair in _FLAGS))
-    label: Any = next(iter(labels), None)
-    if label is None and not fields and varied and not (len(flags) > 1 and set(varied) <= set(flags)):
-        label = varied[0]
-        if len(varied) > 1 or not _are_classes(label, [*map(str, head.filled(label))]):
-            head.doubt(f"no column has the name of a label, and it may be {', '.join(varied[:6])} (label=)")
-    separator = None if label is None else _separator(head, label, bool(declared))
-    if label is None and not fields and varied:
-        head.check(f"each of the columns {', '.join(flags[:6])}{', …' * (len(flags) > 6)} is a class (label=)")
-        label = flags
-    elif label is None and not fields and not head.stored:
+    label: Any = labels[0] if labels else None if fields else _unnamed_label(head, varied)
+    separator = _separator(head, label, bool(declared)) if isinstance(label, str) else None
+    if label is None and not fields and not head.stored:
         return []
-    elif label is None:
-        texts = [c for c in texts if not of_boxes and all(c not in column for _, column in fields.values())]
+    if label is None:
+        texts = [
+            c for c in varied if not _are_numbers(head.filled(c)) and all(c not in text for _, text in fields.values())
+        ]
         if any(not form for form, _ in columns_of([os.path.dirname(one) for one in head.images]) or ()):
             texts.append(f"the folders, such as that of {head.images[0]}")
-        if texts:
+        if texts and not of_boxes:
             head.check(f"no classes are taken, which may be in {', '.join(texts[:6])} (label=)")
     splits = splits_for(table, label is not None) if splits is FRACTIONS else splits
     make: Any = partial(Table, table, image, label, fields, splits=splits, separator=separator)
     return [make(box_format=form) for _, form in boxes] or [make()]
 
 
-def _are_classes(column: str, cells: Sequence[str]) -> bool:
-    """Return True if the cells of a column come again as classes do, and are not numbers with gaps, patients or dates."""
-    different = {*cells}
-    numbers = {*map(int, filter(str.isdecimal, different))}
-    without_gap = numbers in ({*range(len(different))}, {*range(1, len(different) + 1)})
-    of_groups = GROUP.fullmatch(f"{_plain(column).removesuffix('id')}1") or all(map(GROUP.fullmatch, different))
-    are_texts = not all(re.fullmatch(r"[-.\d\s,;]+", cell) for cell in different)  # as run lengths are not
-    return 2 * len(different) <= len(cells) and not of_groups and (without_gap or are_texts)
+def _are_numbers(cells: Sequence[Any]) -> bool:
+    return all(_NUMBER.fullmatch(str(cell)) for cell in cells)
 
 
-def _masks_and_texts(files: Files, table: str, head: _Head, targets: Sequence[str]) -> dict[str, tuple[Kind, str]]:
-    masks = [name for name in head.stored if name != head.image]
-    for name in masks:
-        if not says_masks(name):
-            head.doubt(f"the images of {name!r} may be masks, or depths, edges and other pictures")
-    for column in (c for c in targets if "mask" in c.lower()):
-        with suppress(SourceError):
-            place = image_place(files, [*map(str, head.filled(column))], head.path, f"{column!r} names")
-            masks.append(below(split_form(place) if "{split}" in table else literal(place), f"{{{column}}}"))
-    if len(masks) > 1:
-        head.doubt(f"several columns may be the mask ({', '.join(masks)})")
-    fields: dict[str, tuple[Kind, str]] = {"mask": ("mask", masks[0])} if masks else {}
-    return fields | {c: ("text", c) for c in targets if c.lower() in ("text", "caption")}
+def _one_of_several(head: _Head, labels: list[str]) -> list[str]:
+    """Return one of several columns if they say the same, such as a number and a name of each class, names first."""
+    together = {*zip(*(map(str, head.columns[c]) for c in labels), strict=True)}
+    if len(labels) > 1 and all(len({*map(str, head.columns[c])}) == len(together) for c in labels):
+        return sorted(labels, key=lambda c: _are_numbers(head.filled(c)))[:1]
+    if len(labels) > 1:
+        head.doubt(f"several columns may be the label ({', '.join(labels[:6])})")
+    return labels
+
+
+def _unnamed_label(head: _Head, varied: Sequence[str]) -> str | tuple[str, ...] | None:
+    """Return the label of a table that no column names so: a column of classes, or a column of 1 and 0 for each class."""
+    flags = [{str(cell).strip().lower().removesuffix(".0") for cell in head.filled(c)} for c in varied]
+    if len(varied) > 1 and all(any(of_column <= pair for pair in _FLAGS) for of_column in flags):
+        head.check(f"each of the columns {', '.join(varied[:6])}{', …' * (len(varied) > 6)} is a class (label=)")
+        return tuple(varied)
+    for label in varied[:1]:
+        cells = [*map(str, head.filled(label))]
+        different = {*cells}
+        # Not numbers with gaps, patients, dates or run lengths.
+        numbers = {*map(int, filter(str.isdecimal, different))}
+        are_texts = not all(re.fullmatch(r"[-.\d\s,;]+", cell) for cell in different)
+        of_groups = GROUP.fullmatch(f"{_plain(label).removesuffix('id')}1") or all(map(GROUP.fullmatch, different))
+        are_classes = are_texts or numbers in ({*range(len(different))}, {*range(1, len(different) + 1)})
+        if len(varied) > 1 or 2 * len(different) > len(cells) or of_groups or not are_classes:
+            head.doubt(f"no column has the name of a label, and it may be {', '.join(varied[:6])} (label=)")
+        return label
+    return None
 
 
 def _separator(head: _Head, label: str, declared: bool) -> str | None:
