@@ -496,11 +496,12 @@ def parquet_whose_test_has_no_labels(root: Path) -> None:
 
 CHECKED: dict[Callable[[Path], None] | str, str] = {
     parquet_whose_test_has_no_labels: "images of test-00000-of-00001.parquet have no labels, and are left out",
-    class_folders_beside_a_table: "no classes are taken, which may be in kind, the folders, such as that of cat/a0.jpg",
+    class_folders_beside_a_table: "not read: kind, the folders, such as that of cat/a0.jpg",
     "a# b# train.csv=rows:a:id,label:STEM,LABEL test.csv=rows:b:id,label:STEM,0": "test has the classes 0, which train does",
     "im/# t.csv=rows:im/:image,class:NAME,LABEL~cat": "'a cat' is taken for one class; separator=' ' would divide it",
     "im/# t.csv=rows:im/:name,cell,xmin,ymin,xmax,ymax:NAME,3,14,10,42,30;NAME,7,1,1,9,9":
-        "no classes are taken, which may be in cell (label=)",
+        "not read: cell (label=",
+    "im/# t.csv=rows:im/:image,ClassId,EncodedPixels:NAME,FLAG,1~3~FLAG": "not read: EncodedPixels (label=, fields=)",
     "im/# t.csv=rows:im/:id,has_cactus:NAME,LABEL": "the label is the column 'has_cactus' (label=)",
 }  # fmt: skip
 """What is said of a layout that is read."""
@@ -536,17 +537,6 @@ def test_files_that_ignore_names_are_not_built(tmp_path):
 def test_a_folder_that_ignore_names_does_not_become_a_split(tmp_path):
     lay_out(tmp_path, "images/train/a# images/val/b# images/extra/c# masks/train/a#=0,1 masks/val/b#=0,1")
     assert detect(tmp_path, ignore=["images/extra/*"]).source.splits == ("train", "val")
-
-
-def test_missing_images_are_counted_beside_what_is_left_out(tmp_path):
-    lay_out(tmp_path, " ".join(f"images/{letter}#" for letter in "abcdefghij"))
-    lay_out(tmp_path, "images/k# x.json=coco:images/ notes.csv=line")
-    names = [path.name for path in sorted((tmp_path / "images").iterdir())]
-    write(tmp_path, "x.json", json.dumps(coco_json(names)))
-    for number in range(3):
-        (tmp_path / f"images/b{number}.jpg").unlink()
-    lines = "\n".join(detect(tmp_path, ignore=["*.csv"]).lines())
-    assert "check: 3 of 44 files that the annotations name are not there" in lines
 
 
 def test_rare_colors_of_masks_are_classes_too(tmp_path):

@@ -197,9 +197,6 @@ def _about_samples(source: Any, facts: Facts, files: Files) -> Iterator[Remark]:
         yield 0, f"boxes are taken for {source.box_format} (box_format=)"
     if files.ignored:
         yield 0, f"{len(files.ignored)} files are left out by --ignore"
-    if facts.missing:
-        such = f"{facts.missing} of {len(facts.used)} files that the annotations name are not there (rejected)"
-        yield facts.missing / len(facts.used), such
     if dropped := len(facts.dropped):
         such = f"{dropped} annotations are dropped, such as {facts.dropped[0]}"
         yield dropped / (dropped + sum(facts.objects.values())), such

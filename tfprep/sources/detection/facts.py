@@ -43,7 +43,6 @@ class Facts:
     tally: dict[str, int] = field(default_factory=dict)  # what the source passed over
     dropped: list[str] = field(default_factory=list)  # what is wrong with annotations that the source drops
     used: set[int] = field(default_factory=set)  # `hash` of the path of each file that samples are made of
-    missing: int = 0  # number of these files that are not in the folder
     twice: int = 0  # number of images that belong to two samples
     folder_words: Counter[str] = field(default_factory=Counter)  # words for splits in their folders
     file_words: Counter[str] = field(default_factory=Counter)  # and in the names of their files
@@ -122,8 +121,6 @@ def look(source: Source, root: Path, there: Collection[int] = (), samples: int =
     names = listing.classes.get("box_labels") or listing.classes.get("mask", ())[1:]
     facts.objects = {names[n] if n < len(names) else str(n): count for n, count in sorted(objects.items())}
     facts.tally = dict(listing.tally) | ({"rejected, because the label is empty": unlabeled} if unlabeled else {})
-    if not facts.used.isdisjoint(there):  # copies of what is in Parquet are not files of the folder
-        facts.missing = len(facts.used.difference(there))
     facts.opened = len(chosen)
     facts.mask_numbers = {name: set() for name, kind in listing.kinds.items() if kind == "mask"}
     for _, _, entry in sorted(chosen, reverse=True):

@@ -149,8 +149,8 @@ GROUP = re.compile(
     re.IGNORECASE,
 )
 """Folders of images that belong together: `patient001`, `2024-05 holiday`, `69000`, `40X`, those of cameras (DCF): `100CANON`."""
-_IDENTIFIER = re.compile(r"(?=.*[A-Za-z])(?:[^\s\d]*\d+(?!\d)){2,}[^\s\d]*")
-"""Names with letters and several numbers, as slides, clips and visits of patients have: `v_Archery_g01_c01`."""
+_IDENTIFIER = re.compile(r"(?=.*[A-Za-z]|\d+\D+\d+\D+\d)(?:[^\s\d]*\d+(?!\d)){2,}[^\s\d]*")
+"""Names of three numbers, or of two with letters, as days, slides and clips have: `05-01-2023`, `v_Archery_g01_c01`."""
 _BEGINNING = re.compile(r"(?:^|/)(?:([\da-f]{2,})/\1[\da-f]+|([A-Za-z])/\2[a-z]{2,}(?![a-z]).*)\.\w+$", re.IGNORECASE)
 """Files in folders of the first letters of their names, or of the first digits of their hashes."""
 _PLAIN_NUMBER = re.compile(rf"(?:(?:{_IMAGE_WORD})[ _.-]?)?(?!0\d{{4,}}$)\d+", re.IGNORECASE)

@@ -40,6 +40,7 @@ _BOXES: tuple[tuple[BoxFormat, str], ...] = (
 )
 """Names of the columns of boxes, in lower case and without other characters, and the form in which their numbers may be."""
 _NUMBER = re.compile(r"-?\d+(?:[.]\d*)?(?:e-?\d+)?")
+_SHOWN = 6
 _FLAGS = ({"0", "1"}, {"-1", "1"}, {"true", "false"})
 
 
@@ -58,6 +59,10 @@ class _Head:
 
     def doubt(self, reason: str) -> None:
         self.remarks.append((1, f"{self.path}: {reason}"))
+
+    def check_unread(self, columns: Sequence[str]) -> None:
+        more = ", …" * (len(columns) > _SHOWN)
+        self.remarks += [(0, f"not read: {', '.join(columns[:_SHOWN])}{more} (label=, fields=)")] if columns else []
 
     def filled(self, column: str) -> list[Any]:
         """Return the values of a column that are not empty."""
@@ -180,9 +185,8 @@ def _sources(files: Files, head: _Head, table: str, image: str, splits: Any, tar
     if not nested and (boxes or len({*head.images}) < len(head.images)):
         split = "split" if isinstance(splits, str) and "{" not in splits else "splits"
         of_rows: Any = partial(ObjectTable, table, image, label=next(iter(labels), None), **{split: splits})
-        if boxes and varied and not labels:
-            head.check(f"no classes are taken, which may be in {', '.join(varied[:6])} (label=)")
         if boxes:
+            head.check_unread([c for c in varied if c not in labels])
             return [of_rows(boxes=c if len(c) == 4 else c[0], box_format=form) for c, form in boxes]
         head.doubt("several rows name one image: box_labels are then the classes of an image")
         return [of_rows(fields=("box_labels",))]
@@ -197,14 +201,11 @@ def _sources(files: Files, head: _Head, table: str, image: str, splits: Any, tar
     separator = _separator(head, label, bool(declared)) if isinstance(label, str) else None
     if label is None and not fields and not head.stored:
         return []
-    if label is None:
-        texts = [
-            c for c in varied if not _are_numbers(head.filled(c)) and all(c not in text for _, text in fields.values())
-        ]
-        if any(not form for form, _ in columns_of([os.path.dirname(one) for one in head.images]) or ()):
-            texts.append(f"the folders, such as that of {head.images[0]}")
-        if texts and not of_boxes:
-            head.check(f"no classes are taken, which may be in {', '.join(texts[:6])} (label=)")
+    read = {*label} if isinstance(label, tuple) else {label, *(text for _, text in fields.values())}
+    unread = [c for c in varied if c not in read]
+    if label is None and any(not form for form, _ in columns_of([os.path.dirname(one) for one in head.images]) or ()):
+        unread.append(f"the folders, such as that of {head.images[0]}")
+    head.check_unread(unread)
     splits = splits_for(table, label is not None) if splits is FRACTIONS else splits
     make: Any = partial(Table, table, image, label, fields, splits=splits, separator=separator)
     return [make(box_format=form) for _, form in boxes] or [make()]
@@ -220,7 +221,7 @@ def _one_of_several(head: _Head, labels: list[str]) -> list[str]:
     if len(labels) > 1 and all(len({*map(str, head.columns[c])}) == len(together) for c in labels):
         return sorted(labels, key=lambda c: _are_numbers(head.filled(c)))[:1]
     if len(labels) > 1:
-        head.doubt(f"several columns may be the label ({', '.join(labels[:6])})")
+        head.doubt(f"several columns may be the label ({', '.join(labels[:_SHOWN])})")
     return labels
 
 
@@ -228,7 +229,9 @@ def _unnamed_label(head: _Head, varied: Sequence[str]) -> str | tuple[str, ...] 
     """Return the label of a table that no column names so: a column of classes, or a column of 1 and 0 for each class."""
     flags = [{str(cell).strip().lower().removesuffix(".0") for cell in head.filled(c)} for c in varied]
     if len(varied) > 1 and all(any(of_column <= pair for pair in _FLAGS) for of_column in flags):
-        head.check(f"each of the columns {', '.join(varied[:6])}{', …' * (len(varied) > 6)} is a class (label=)")
+        head.check(
+            f"each of the columns {', '.join(varied[:_SHOWN])}{', …' * (len(varied) > _SHOWN)} is a class (label=)"
+        )
         return tuple(varied)
     for label in varied[:1]:
         cells = [*map(str, head.filled(label))]
@@ -239,7 +242,7 @@ def _unnamed_label(head: _Head, varied: Sequence[str]) -> str | tuple[str, ...] 
         of_groups = GROUP.fullmatch(f"{_plain(label).removesuffix('id')}1") or all(map(GROUP.fullmatch, different))
         are_classes = are_texts or numbers in ({*range(len(different))}, {*range(1, len(different) + 1)})
         if len(varied) > 1 or 2 * len(different) > len(cells) or of_groups or not are_classes:
-            head.doubt(f"no column has the name of a label, and it may be {', '.join(varied[:6])} (label=)")
+            head.doubt(f"no column has the name of a label, and it may be {', '.join(varied[:_SHOWN])} (label=)")
         return label
     return None
 
