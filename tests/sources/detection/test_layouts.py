@@ -434,7 +434,7 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     "pear/a#_rgb pear/a#_part=0,1 plum/b#_rgb plum/b#_part=0,1": "pear/.* have names that correspond, as images and what belongs",
     "0001/0001_raw 0001/0001_true 0002/0002_raw 0002/0002_true 0003/0003_raw 0003/0003_true": "hold one file of each kind",
     "animal/cat/a# animal/dog/b# plant/rose/c#": "there are folders in folders",
-    "control/a# test/b#": "test/ has the name of a split",
+    "control/a# test/b#": "names say test, and this recipe draws new splits",
     "trainA/a# trainB/b# testA/c# testB/d#": "names say test and train, and this recipe draws new splits",
     "train/cat/a# train/dog/b# val/cat/c# val/dog/d# trainval/cat/e# trainval/dog/f#": "may be in two splits",
     "train/cat.# train/dog.#": r"words come again in the names of files \(cat, dog\)",

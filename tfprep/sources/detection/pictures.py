@@ -62,10 +62,8 @@ def masks(files: Files) -> Iterator[Reading]:
         named = len(stems) == 1 or says_masks(pair.other, pair.image)  # `a.jpg` and `a.png`
         lossy = named and not any(drawn) and pair.other.endswith((".jpg", ".jpeg"))
         if (lossy or all(drawn)) and not all(images_drawn):
-            doubt = f"{pair.other} may hold classes, numbers of objects, depths or edges"
-            if lossy:
-                doubt = f"{pair.other} may be the masks of {pair.image}, and {LOSSY}"
             source = Paired(pair.image, pair.other, splits=splits_for(pair.image))
+            doubt = LOSSY if lossy else f"{pair.other} may hold classes, numbers of objects, depths or edges"
             yield Reading("masks", source, remarks=[(1, doubt)] if lossy or not named else ())
 
 
@@ -208,8 +206,6 @@ def _about_names(files: Files) -> Iterator[Remark]:
 
 def _about_classes(files: Files, names: Iterable[str]) -> Iterator[Remark]:
     classes = sorted(names)
-    if strange := [name for name in classes if split_form(name) == "{split}"]:
-        yield 1, f"{strange[0]}/ has the name of a split, and folders beside it do not"
     looks = [*filter(_LOOK.fullmatch, classes)]
     if parts := looks if 2 * len(looks) >= len(classes) else [*filter(_PART.fullmatch, classes)]:
         yield 1, f"{', '.join(parts[:3])} do not have names of classes, but of images and what belongs to them"
@@ -298,10 +294,7 @@ def archives(files: Files) -> Iterator[Reading]:
     elif unknown:
         rule = f"the archive holds further files ({', '.join(unknown[:6])})"
         remarks = [(1, f"{paths[0]}: {rule}: unpack it, and run init on the folder")]
-    pattern, *others = {re.sub(r"\d+", "*", split_form(path)) for path in paths}
-    if others:
-        pattern = f"**/*{paths[0][-4:].lower()}"
-        remarks.append((1, f"the names of archives ({', '.join(paths[:3])}) may be classes, or parts of the data"))
+    pattern = re.sub(r"\d+", "*", split_form(paths[0]))
     splits = splits_for(pattern, bool(labels))
     source = Archives(pattern, images, next(iter(labels), None), fields=fields, splits=splits)
     if labels or fields:
@@ -346,7 +339,6 @@ def arrays(files: Files) -> Iterator[Reading]:
     labels = [form for form, (one, *_) in forms.items() if one.shape and prod(one.shape) == one.shape[0]]
     shape = forms[images[0]][0].shape if images else ()
     certain = len(images) == 1 and len(labels) <= 1 and len(forms) == 1 + len(labels)
-    certain &= all(len(of_form) == 1 or "{split}" in form for form, of_form in forms.items())
     shapes = ", ".join(f"{one.name} {one.dtype} {list(one.shape)}" for of_form in forms.values() for one in of_form[:2])
     first = len(shape) == 4 and shape[1] in (1, 3, 4) and shape[3] not in (1, 3, 4)
     channels = shape[1 if first else 3] if len(shape) == 4 else 1
