@@ -387,6 +387,14 @@ def zip_of_coco(root: Path) -> None:
         archive.writestr("labels.json", "{}")
 
 
+def tars_of_classes(root: Path) -> None:
+    """As ImageNet's, each of a class."""
+    for number, path in ((n, path) for n in (1440764, 1443537) for path in lay_out(root, f"{n}_#")):
+        with tarfile.open(root / f"n0{number}.tar", "a") as archive:
+            archive.add(root / path, path)
+        (root / path).unlink()
+
+
 MASKS_WITHOUT_AN_IMAGE = "images/b# masks/b#=0,1 images/c# masks/c#=0,1 masks/a0=0,1 masks/a1=0,1 masks/a2=0,1"
 REFUSED: dict[Callable[[Path], None] | str, str] = {
     coco_that_is_cut_short: "labels.json, line 1, column .*not whole JSON",
@@ -413,6 +421,7 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     "im/a# im/b# t.csv=rows:im/:one,other,label:NAME,OTHER,LABEL": "im/{one} and im/{other} name different images",
     "im/a# im/b# t.csv=rows:im/:one,other,label:STEM,OTHER,LABEL": "im/{other} and im/{one}.jpg name different images",
     "im/# t.csv=rows:im/:image,labels:NAME,['LABEL']": "cells of 'labels' are lists as text",
+    tars_of_classes: r"the names of archives \(n01440764.tar, n01443537.tar\) may be classes",
     zip_of_coco: "the archive holds further files \\(json\\): unpack it",
     "images/# labels/#.txt=line": "write classes.txt with a name on each line",
     "images/# masks/#": "JPEG does not keep class numbers: write masks as PNG",

@@ -295,6 +295,9 @@ def archives(files: Files) -> Iterator[Reading]:
         rule = f"the archive holds further files ({', '.join(unknown[:6])})"
         remarks = [(1, f"{paths[0]}: {rule}: unpack it, and run init on the folder")]
     pattern = re.sub(r"\d+", "*", split_form(paths[0]))
+    numbers = {int(number) for path in paths for number in re.findall(r"\d+", path)[-1:]}
+    if not labels and max(numbers, default=0) - min(numbers, default=0) >= max(1, len(numbers)):
+        remarks.append((1, f"the names of archives ({', '.join(paths[:3])}) may be classes: their numbers have gaps"))
     splits = splits_for(pattern, bool(labels))
     source = Archives(pattern, images, next(iter(labels), None), fields=fields, splits=splits)
     if labels or fields:
