@@ -5,11 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from tests.photos import save
 from tests.sources.building import built, fields_of, folder
 from tfprep import sources
-from tfprep.errors import RecipeError, TooManyRejectedError
-from tfprep.sources.detection.detect import detect
+from tfprep.errors import RecipeError
 
 masks = pytest.importorskip("pycocotools.mask")
 SIZE = 40, 56
@@ -98,21 +96,3 @@ def test_every_source_of_annotations_takes_pixels(source):
     assert "image" in source(pixels={"image": sources.Pixels()}).decoders()
     with pytest.raises(RecipeError, match=rf"{source.__name__}: pixels=\{{'boxes': ...\}} names no image"):
         source(pixels={"boxes": sources.Pixels()})
-
-
-def test_transparent_pixels_are_laid_over_the_color_that_is_named(tmp_path):
-    pytest.importorskip("yaml")
-    rgba = np.random.default_rng(0).integers(0, 256, (20, 30, 4)).astype(np.uint8)
-    save(tmp_path / "data/images/train/one.png", rgba)
-    (tmp_path / "data/labels/train").mkdir(parents=True)
-    (tmp_path / "data/labels/train/one.txt").write_text("0 0.5 0.5 0.5 0.5\n")
-    (tmp_path / "data/data.yaml").write_text("path: .\ntrain: images/train\nnames: [cat]\n")
-    with pytest.raises(TooManyRejectedError, match="transparent pixels"):
-        built(sources.Yolo(), tmp_path / "data", tmp_path / "refused")
-    white = {"image": sources.Pixels(background=(255, 255, 255))}
-    assert detect(tmp_path / "data").source == sources.Yolo(pixels=white)
-    laid = sources.Yolo(pixels={"image": sources.Pixels(background=(10, 200, 30))})
-    fields = fields_of(laid, tmp_path / "data", tmp_path / "out")
-    share = rgba[..., 3:] / 255
-    expected = rgba[..., :3] * share + np.array([10, 200, 30]) * (1 - share)
-    assert np.abs(fields["images/train/one.png"]["image"] - expected).max() <= 1

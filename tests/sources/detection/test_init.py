@@ -47,6 +47,13 @@ def sixteen_bits_with_masks(root):
         save(root / f"masks/{name}.png", np.tri(40, 56, dtype=np.uint8) * 255)
 
 
+def transparent(root):
+    for n, name in enumerate(NAMES):
+        save(
+            root / f"{'ab'[n % 2]}/{name}.png", np.random.default_rng(n).integers(0, 256, (40, 56, 4)).astype(np.uint8)
+        )
+
+
 def slices(root):
     for n, name in enumerate(NAMES):
         pixels = np.random.default_rng(n).integers(0, 4096, (40, 56)).astype(np.uint16)
@@ -116,6 +123,7 @@ LAYOUTS = {
     sixteen_bits_with_masks: "numbers={0: 0, 255: 1}, splits=sources.Fractions(train=0.8, val=0.2), "
     "pixels={'image': sources.Pixels()})",
     slices: "group_by='PatientID'), pixels={'image': sources.Pixels()})",
+    transparent: "stratify='label'), pixels={'image': sources.Pixels(background=(255, 255, 255))})",
     transparent_animations: "pixels={'image': sources.Pixels(page=0)}",
     "set~{1}/images/#.png set~{1}/masks/#=0,1,2": "Paired(image='set {{1}}/images/*.png', mask='set {{1}}/masks/*.png'",
     "pics~{x}/#.png table.csv=rows:pics:id,label:STEM,LABEL": "Table(table='table.csv', image='pics {{x}}/{id}.png', label=",
