@@ -11,7 +11,7 @@ from PIL import Image
 
 from tests.photos import written
 from tfprep.images import exif_orientation
-from tfprep.images.jpeg import read_header, upright
+from tfprep.images.jpeg_png import read_header, upright
 
 
 def empty(form, **options):

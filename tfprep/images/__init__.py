@@ -34,7 +34,16 @@ from tfprep.images.decode import (
     perceptual_hash,
     stored_size,
 )
-from tfprep.images.jpeg import as_stored, certain_to_decode, decode_stored_jpeg, encode_jpeg, exif_orientation
+from tfprep.images.jpeg_png import (
+    as_stored,
+    certain_to_decode,
+    check_png_size,
+    decode_png,
+    decode_stored_jpeg,
+    encode_jpeg,
+    encode_png,
+    exif_orientation,
+)
 from tfprep.images.numbers import decode_numbers, decode_pixels, file_orientation, header_text, is_dicom, pixels_size
 from tfprep.images.pillow import (
     MAX_BYTES,
@@ -46,7 +55,6 @@ from tfprep.images.pillow import (
     pixel_limit,
     warn,
 )
-from tfprep.images.png import check_png_size, decode_png, encode_png
 
 __all__ = [
     "HASH_BITS", "MAX_BYTES", "MAX_FILE_BYTES", "MAX_PIXELS", "as_stored", "certain_to_decode", "check_file_size",

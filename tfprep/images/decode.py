@@ -11,7 +11,7 @@ from PIL import Image
 
 from tfprep.errors import SampleError
 from tfprep.fields import Array, ImageArray, Size
-from tfprep.images.jpeg import decode_jpeg, exif_orientation, jpeg_header, lacks_end, upright
+from tfprep.images.jpeg_png import decode_jpeg, exif_orientation, jpeg_header, lacks_end, upright
 from tfprep.images.pillow import (
     PNG_START,
     WHITE,

@@ -27,7 +27,7 @@ from PIL import Image
 
 from tfprep.errors import SampleError
 from tfprep.fields import Array, Size
-from tfprep.images.jpeg import exif_orientation, upright
+from tfprep.images.jpeg_png import by_opencv, decode_png, exif_orientation, upright
 from tfprep.images.pillow import (
     bits_per_channel,
     check_page,
@@ -39,7 +39,6 @@ from tfprep.images.pillow import (
     upright_size,
     white_level,
 )
-from tfprep.images.png import by_opencv, decode_png
 from tfprep.optional import require_package
 
 _EXACT_IN_FLOAT32 = 1 << 24

@@ -27,7 +27,7 @@ from tfprep.dataset.index import numpy_column
 from tfprep.dataset.manifest import digest_of
 from tfprep.dataset.plain_json import from_json, with_digest, without_digest
 from tfprep.errors import DatasetError, SampleError, TfprepError
-from tfprep.images.jpeg import read_header
+from tfprep.images.jpeg_png import read_header
 from tfprep.images.pillow import MAX_PIXELS
 from tfprep.limits import usable_cpus
 from tfprep.pool import Died, Done, Mark, Pool
