@@ -6,6 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
@@ -190,9 +191,7 @@ def _sources(files: Files, head: _Head, table: str, image: str, splits: Any, tar
             return [of_rows(boxes=c if len(c) == 4 else c[0], box_format=form) for c, form in boxes]
         head.doubt("several rows name one image: box_labels are then the classes of an image")
         return [of_rows(fields=("box_labels",))]
-    masks = [name for name in head.stored if name != head.image]
-    if masks and not (len(masks) == 1 and says_masks(masks[0])):
-        head.doubt(f"the images of {', '.join(map(repr, masks))} may be masks, or depths, edges and other pictures")
+    masks = _masks(files, table, head, targets)
     fields: dict[str, tuple[Kind, str]] = {"mask": ("mask", masks[0])} if masks else {}
     fields |= {c: ("text", c) for c in targets if c.lower() in ("text", "caption")}
     fields |= {"boxes": ("boxes", column)} if nested else {}
@@ -202,13 +201,27 @@ def _sources(files: Files, head: _Head, table: str, image: str, splits: Any, tar
     if label is None and not fields and not head.stored:
         return []
     read = {*label} if isinstance(label, tuple) else {label, *(text for _, text in fields.values())}
-    unread = [c for c in varied if c not in read]
+    unread = [c for c in varied if c not in read and f"{{{c}}}" not in "".join(masks)]
     if label is None and any(not form for form, _ in columns_of([os.path.dirname(one) for one in head.images]) or ()):
         unread.append(f"the folders, such as that of {head.images[0]}")
     head.check_unread(unread)
     splits = splits_for(table, label is not None) if splits is FRACTIONS else splits
     make: Any = partial(Table, table, image, label, fields, splits=splits, separator=separator)
     return [make(box_format=form) for _, form in boxes] or [make()]
+
+
+def _masks(files: Files, table: str, head: _Head, targets: Sequence[str]) -> list[str]:
+    """Return the columns that hold masks, and the paths of masks that columns name."""
+    masks = [name for name in head.stored if name != head.image]
+    if not all(map(says_masks, masks)):
+        head.doubt(f"the images of {', '.join(map(repr, masks))} may be masks, or depths, edges and other pictures")
+    for column in (c for c in targets if "mask" in c.lower()):
+        with suppress(SourceError):
+            place = image_place(files, [*map(str, head.filled(column))], head.path, f"{column!r} names")
+            masks.append(below(split_form(place) if "{split}" in table else literal(place), f"{{{column}}}"))
+    if len(masks) > 1:
+        head.doubt(f"several columns may be the mask ({', '.join(masks)})")
+    return masks
 
 
 def _are_numbers(cells: Sequence[Any]) -> bool:
