@@ -399,6 +399,7 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     splits_in_a_readme_of_hugging_face: "README.md names the splits train",
     parquet_of_edges: "the images of 'conditioning' may be masks, or depths, edges",
     "im/#.png mk/#=0,255 t.csv=rows:im/:image,mask:im/NAME,mk/NAME": "hold 0 and 255: two classes, .* sources.Paired",
+    "im/#.png mk/#=0,128,255 t.csv=rows:im/:image,mask:im/NAME,mk/NAME": "hold 0, 128, 255: are these shades of gray",
     "im/# t.csv=rows:im/::NAME,3,4,9,9,cat": "the first line names '0.jpg'",
     "im/# t.csv=rows:im/:image,tags:NAME,LABEL~cat": "'a cat' is taken for one class; separator=' ' would divide it",
     "images/a# labels/a#.txt=line train.txt=rows:images/::./images/NAME data.yaml=lists labels/more.txt=line":

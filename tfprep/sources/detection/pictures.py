@@ -44,7 +44,7 @@ def says_masks(path: str, image: str = "") -> bool:
     return any(map(_MASK_WORD.fullmatch, words - of_image)) and not _NOT_CLASSES.search(path)
 
 
-_OPENED, _SAMPLED, _NAMES, _MOST_THIN, _DIFFERENT_COUNTS = 3, 8, 2000, 4, 2
+_DARKEST, _OPENED, _SAMPLED, _NAMES, _MOST_THIN, _DIFFERENT_COUNTS = 64, 3, 8, 2000, 4, 2
 
 # --- masks --------------------------------------------------------------------------------------------------------
 
@@ -113,6 +113,9 @@ def with_classes(source: Paired, masks: Sequence[bytes]) -> tuple[Paired, list[R
     if numbers and numbers[-1] == len(CAMVID_CLASSES) - 1 and str(source.mask).startswith("{split}annot/"):
         check = f"the masks are taken for those of CamVid, in which {numbers[-1]} is void (void=)"
         return replace(source, classes=CAMVID_CLASSES, void=numbers[-1]), [(0, check)]
+    if len(numbers) > 2 and not any(0 < number < _DARKEST for number in numbers):
+        shades = ", ".join(map(str, numbers))
+        return source, [(0, f"the masks hold {shades}: are these shades of gray for classes 0, 1, 2, ... (numbers=)?")]
     ends = {of_mask[-1] for of_mask in counts} - {0}
     if len(ends) > _DIFFERENT_COUNTS and all({0, *one} == {*range(one[-1] + 1)} for one in counts):
         rule = f"each mask holds 1, 2, 3, ... up to another number, at most {max(ends)}, as numbers of objects do"
