@@ -389,6 +389,11 @@ def tars_of_classes(root: Path) -> None:
         (root / path).unlink()
 
 
+def test_masks_that_may_hold_shades_of_gray_get_a_check_line(tmp_path):
+    lay_out(tmp_path, "images/a# masks/a#=0,128,255")
+    assert any("0, 128, 255: are these shades of gray" in line for line in detect(tmp_path).lines())
+
+
 MASKS_WITHOUT_AN_IMAGE = "images/b# masks/b#=0,1 images/c# masks/c#=0,1 masks/a0=0,1 masks/a1=0,1 masks/a2=0,1"
 REFUSED: dict[Callable[[Path], None] | str, str] = {
     coco_that_is_cut_short: "labels.json, line 1, column .*not whole JSON",
@@ -399,7 +404,6 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     splits_in_a_readme_of_hugging_face: "README.md names the splits train",
     parquet_of_edges: "the images of 'conditioning' may be masks, or depths, edges",
     "im/#.png mk/#=0,255 t.csv=rows:im/:image,mask:im/NAME,mk/NAME": "hold 0 and 255: two classes, .* sources.Paired",
-    "im/#.png mk/#=0,128,255 t.csv=rows:im/:image,mask:im/NAME,mk/NAME": "hold 0, 128, 255: are these shades of gray",
     "im/# t.csv=rows:im/::NAME,3,4,9,9,cat": "the first line names '0.jpg'",
     "im/# t.csv=rows:im/:image,tags:NAME,LABEL~cat": "'a cat' is taken for one class; separator=' ' would divide it",
     "images/a# labels/a#.txt=line train.txt=rows:images/::./images/NAME data.yaml=lists labels/more.txt=line":
