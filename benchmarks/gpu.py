@@ -141,7 +141,7 @@ def limit(folder: Path) -> dict[str, Any]:
     with suppress(TrainError):
         train.configure_gpu(visible=[99])
         raise AssertionError("GPU 99 was found")
-    settings = train.configure_gpu(visible=[0], memory_limit_mb=HELD_MB)
+    gpus = train.configure_gpu(visible=[0], memory_limit_mb=HELD_MB)
     tensor, during = tf.ones([HELD_MB // 2, 1 << 18]), smi("memory.used")
     with suppress(tf.errors.ResourceExhaustedError):
         tf.ones([HELD_MB, 1 << 18])
@@ -149,7 +149,7 @@ def limit(folder: Path) -> dict[str, Any]:
     with suppress(TrainError):
         train.configure_gpu(growth=True)
         raise AssertionError("a call after the first tensor was accepted")
-    return {"settings": str(settings), "tensor": tensor.device, "before_mb": before, "during_mb": during}
+    return {"gpus": gpus, "tensor": tensor.device, "before_mb": before, "during_mb": during}
 
 
 def isolated(folder: Path) -> dict[str, Any]:
@@ -177,8 +177,11 @@ def fit(folder: Path) -> dict[str, Any]:
         waits = monitor.total().waits  # type: ignore[union-attr] # it has measured
         return [waits.images_per_s or 0, waits.share or 0, mean(percent or [0])]
 
-    device()
-    policy, model = train.mixed_precision().policy, resnet()
+    import keras
+
+    policy = "float32" if device() == "/CPU:0" else "mixed_bfloat16"
+    keras.config.set_dtype_policy(policy)
+    model = resnet()
     candidates = {
         "tfprep": batches_of(folder),
         "image_dataset_from_directory": gpu_models.from_directory(folder / "photos"),

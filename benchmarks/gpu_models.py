@@ -19,7 +19,7 @@ SIZE, BATCH, IMAGES, CLASSES, STEPS = (32, 8, 64, 4, 4) if os.environ.get(SMALL)
 
 def device() -> str:
     """The device of TensorFlow, which takes memory as it is needed from now on."""
-    gpus = train.configure_gpu(growth=True).gpus
+    gpus = train.configure_gpu(growth=True)
     if not gpus and SIZE == 224:
         raise MissingDependencyError("TensorFlow sees no GPU")
     return "/GPU:0" if gpus else "/CPU:0"

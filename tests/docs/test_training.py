@@ -41,13 +41,14 @@ def page(folder):
     }
 
 
+@pytest.mark.filterwarnings("ignore:__array__ implementation")  # Keras's TensorBoard callback, with NumPy 2
 def test_the_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch, capsys):
     import keras
     import tensorflow as tf
 
     monkeypatch.chdir(tmp_path)
     page["__name__"] = "page"
-    gc.freeze()  # each fresh_session collects garbage: not in TensorFlow's own half million objects
+    gc.freeze()  # each clear_session collects garbage: not in TensorFlow's own half million objects
     # Another test of this process may have begun already; without a GPU that does not matter.
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: [])
     try:

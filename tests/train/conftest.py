@@ -65,12 +65,3 @@ def idle_machine(monkeypatch):
     """No other program seems to run: a verdict about a staged cause must not depend on what else this machine does."""
     now = limits.CpuTimes.now
     monkeypatch.setattr(limits.CpuTimes, "now", lambda: replace(now(), others=0.0))
-
-
-@pytest.fixture(autouse=True)
-def _float32():
-    """Resets the dtype policy after a test that sets it."""
-    yield
-    import keras
-
-    keras.config.set_dtype_policy("float32")

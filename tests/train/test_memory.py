@@ -134,24 +134,3 @@ def test_an_input_of_any_size_has_no_memory(tf):
         TrainError, match=r"\(None, None, None, 3\) has no known size; give data= with batches of one size"
     ):
         train.memory_report(model, 2)
-
-
-DEVICES = {
-    "ampere": ([(8, 0)], "mixed_bfloat16", "8.0"),
-    "volta": ([(7, 0), (8, 6)], "mixed_float16", "7.0"),
-    "pascal": ([(6, 1)], "float32", "6.1"),
-    "cpu": ([], "float32", "no GPU"),
-}
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_the_policy_fits_the_device(tf, monkeypatch, device):
-    capabilities, policy, why = DEVICES[device]
-    gpus = [SimpleNamespace(capability=capability) for capability in capabilities]
-    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: gpus if kind == "GPU" else [])
-    details = lambda gpu: {"compute_capability": gpu.capability}  # noqa: E731
-    monkeypatch.setattr(tf.config.experimental, "get_device_details", details)
-    chosen = train.mixed_precision()
-    assert chosen.policy == policy == tf.keras.config.dtype_policy().name
-    assert chosen.dtype == policy.removeprefix("mixed_")
-    assert why in chosen.why

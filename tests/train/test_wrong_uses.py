@@ -53,11 +53,6 @@ USES = {
         lambda tf, folder: train.memory_report(tf.keras.Sequential([tf.keras.Input([8])]), 8), r"call model\.compile",
     ),
     "check an empty dataset": (lambda tf, folder: train.check_batches(tf.data.Dataset.range(0)), "gave no batch"),
-    "profile one number": (
-        lambda tf, folder: train.profile(folder, steps=5),
-        r"steps are \(first, last\) with 1 <= first <= last, got 5; for example \(10, 20\)",
-    ),
-    "profile backwards": (lambda tf, folder: train.profile(folder, steps=(20, 10)), r"1 <= first <= last, got \(20, 10\)"),
 }  # fmt: skip
 
 

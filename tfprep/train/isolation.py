@@ -1,10 +1,7 @@
-"""Many models in one program: `fresh_session` and `isolated` give memory back."""
+"""`isolated`: a function in a process of its own, which gives its memory back."""
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import gc
 import multiprocessing
 import pickle
 import traceback
@@ -19,35 +16,6 @@ from tfprep.pool import ending_of, sendable_error
 Result = TypeVar("Result")
 _GRACE_S = 10.0
 """Time for a process whose caller was interrupted: Ctrl-C in a terminal reaches both, and it may save what it has."""
-
-
-@contextmanager
-def fresh_session() -> Iterator[None]:
-    """Run one training of many in a process (a search, a cross-validation).
-
-    When the block is left, Keras's global state is cleared, unreferenced models, optimizers, iterators and datasets are
-    collected, and freed memory goes back to the system. Train in a function, so that no variable refers to the model:
-
-        with fresh_session():
-            score = train_once(learning_rate)
-
-    TensorFlow keeps the weights of every model that was trained, and the code of XLA and the GPU's own pool stay too: where that
-    grows too large, run each training in a process of its own (see `isolated`).
-    """
-    import keras
-
-    try:
-        yield
-    finally:
-        keras.utils.clear_session(free_memory=False)
-        gc.collect()
-        give_back()
-
-
-def give_back() -> None:
-    """Return freed memory to the system: glibc keeps it for later. Other C libraries have no `malloc_trim`."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def isolated(function: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:

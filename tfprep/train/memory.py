@@ -1,9 +1,11 @@
-"""Memory of a training: `memory_report` counts it, and `find_batch_size` tries what fits."""
+"""Memory of a training: `configure_gpu` limits it, `memory_report` counts it, and `find_batch_size` tries what fits."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -15,10 +17,61 @@ import psutil
 from tfprep.errors import TrainError
 from tfprep.limits import available_memory
 from tfprep.pool import ending_of
-from tfprep.train.isolation import fresh_process, give_back, require_picklable
+from tfprep.train.backend import require_backend
+from tfprep.train.isolation import fresh_process, require_picklable
 
 _POLL_S = 0.02
 """Time between two looks at the memory of a trial: 0.1 % of a processor."""
+
+
+def configure_gpu(
+    visible: Sequence[int] | None = None, *, growth: bool = False, memory_limit_mb: int | None = None
+) -> tuple[str, ...]:
+    """Choose TensorFlow's GPUs, and how their memory is taken; prints the settings. Call it before the first tensor.
+
+    Args:
+        visible: Numbers of the GPUs to use, among those that `CUDA_VISIBLE_DEVICES` leaves; None means all.
+        growth: Take memory as it is needed; it is never given back. By default nearly all memory is taken at the start.
+        memory_limit_mb: Take this many MB (2²⁰ bytes) of each GPU and no more.
+
+    Returns:
+        The visible GPUs, such as `GPU:0`. Environment variables such as `TF_FORCE_GPU_ALLOW_GROWTH` overrule the settings.
+
+    Raises:
+        TrainError: Growth is asked for with a limit, a number is not among the GPUs, or TensorFlow has initialized them already.
+    """
+    require_backend("configure_gpu", "tensorflow")
+    import tensorflow as tf
+
+    if growth and memory_limit_mb is not None:
+        raise TrainError(
+            "growth and a memory limit exclude each other: a device with a limit takes all of it at the start"
+        )
+    gpus = list(tf.config.list_physical_devices("GPU"))
+    if gpus and visible is not None:
+        if not set(visible) <= set(range(len(gpus))):
+            raise TrainError(f"visible lists GPUs by their numbers from 0 to {len(gpus) - 1}, got {visible!r}")
+        gpus = [gpus[number] for number in sorted(set(visible))]
+    try:
+        if visible is not None:
+            tf.config.set_visible_devices(gpus, "GPU")
+        for gpu in gpus:
+            if memory_limit_mb is not None:
+                limited = tf.config.LogicalDeviceConfiguration(memory_limit=memory_limit_mb)
+                tf.config.set_logical_device_configuration(gpu, [limited])
+            elif growth:
+                tf.config.experimental.set_memory_growth(gpu, True)
+    except (RuntimeError, ValueError) as error:
+        raise TrainError(f"TensorFlow refuses: {error}; configure each GPU once, at the top of the script") from error
+    names = tuple(gpu.name.removeprefix("/physical_device:") for gpu in gpus)
+    whole = "grows as needed" if growth else "all of it"
+    taken = whole if memory_limit_mb is None else f"up to {memory_limit_mb:,} MB"
+    said = f"{', '.join(names)}: {taken}" if names else "no GPU: nothing to configure, training runs on the CPU"
+    print(f"configure_gpu: {said}")
+    return names
+
+
+# --- what a train step takes
 
 
 @dataclass(frozen=True)
@@ -315,7 +368,8 @@ def _run_trials(
                 model.train_on_batch(inputs, targets)
             sender.send(("", None))
             del inputs, targets
-            give_back()  # freed memory of the smaller batch would count against the next one
+            with suppress(OSError, AttributeError):  # other C libraries than glibc have no malloc_trim
+                ctypes.CDLL(None).malloc_trim(0)  # freed memory of the smaller batch would count against the next one
     except BaseException as error:
         name = type(error).__name__
         if (
