@@ -66,7 +66,7 @@ def test_the_number_of_batches_that_are_taken_ahead(data, ahead):
         next(batches)
         assert (loader.stats["batches"], loader.state_dict()["step"]) == (taken + ahead, taken)
     assert len(list(batches)) == 3
-    with pytest.raises(LoaderError, match="ahead is the number of batches on the devices beyond the one in use"):
+    with pytest.raises(LoaderError, match="ahead is a whole number from 0"):
         data.jax_loader("train", 8, ahead=-1, **OPTIONS)
 
 

@@ -91,7 +91,7 @@ def test_an_epoch_by_its_number(make, train, expected):
     train.set_epoch(7)
     assert train.next_step == 7 * STEPS
     for number in (-1, 1.5, True, "2", 2**40):
-        with pytest.raises(LoaderError, match="epochs are numbered from 0 to 4,294,967,295"):
+        with pytest.raises(LoaderError, match="epoch is a whole number from 0"):
             train.set_epoch(number)
     with pytest.raises(LoaderError, match=r"set_epoch\(\) is for training"):
         make(training=False).set_epoch(1)
@@ -121,7 +121,7 @@ def test_the_stream_of_epochs(make, expected):
     assert keys(twice) == expected[: 2 * STEPS]
     assert twice.next_step == 2 * STEPS
     for count in (0, -2, 1.5, True, "2"):
-        with pytest.raises(LoaderError, match="takes a number of epochs from 1"):
+        with pytest.raises(LoaderError, match=r"the number of epochs.* is a whole number from 1"):
             twice.repeat(count)
     with pytest.raises(TypeError):
         len(stream)

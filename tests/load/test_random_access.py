@@ -122,7 +122,10 @@ def test_what_another_selection_reads_has_another_name(data):
             lambda data: data.batch_sampler("val", 8, hosts=(0, 4)),
             "the last batch holds 3 samples, so that some of the 4 hosts",
         ),
-        (lambda data: data.random_access("train", variant="rotate"), "variant is 'all' or a number, not 'rotate'"),
+        (
+            lambda data: data.random_access("train", variant="rotate"),
+            "'all', is a whole number, not 'rotate'",
+        ),
         (lambda data: data.random_access("train", variant=3), "there is no variant 3"),
         (lambda data: data.random_access("train", fields=["picture"]), "no field 'picture'"),
     ],

@@ -158,7 +158,7 @@ def test_options_that_change_no_values_are_not_part_of_it(data, options):
 def test_equal_options_in_another_form_are_accepted(data):
     ops = {"mix": [augment.CutMix()], "targets": "label"}
     state = data.numpy_loader("train", 8, inputs="image", **ops).state_dict(step=7)
-    again = data.numpy_loader("train", 8, inputs=("image",), mix=(augment.CutMix(alpha=1.0),), targets=["label"])
+    again = data.numpy_loader("train", 8, inputs="image", mix=(augment.CutMix(alpha=1.0),), targets="label")
     assert resumed_at(again, through_a_file(state)) == 7
 
 
@@ -213,7 +213,7 @@ def test_no_state(data, state):
 
 @pytest.mark.parametrize("step", [-1, 1.5, "3", True])
 def test_no_step(data, step):
-    with pytest.raises(LoaderError, match="a step is a whole number from 0"):
+    with pytest.raises(LoaderError, match="step is a whole number from 0"):
         data.numpy_loader("train", 8).state_dict(step=step)
 
 

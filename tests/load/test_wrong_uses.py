@@ -45,9 +45,9 @@ WRONG = [
     ({"verify": "sometimes"}, "'always', 'first_epoch' or 'never', not 'sometimes'"),
     ({"on_bad": "ignore"}, "'raise' or 'skip', not 'ignore'"),
     ({"cache": True}, "not True"),
-    ({"variants": "each"}, "'rotate', 'random', 'all' or a number"),
+    ({"variants": "each"}, "variants, if it is not 'rotate', 'random' or 'all', is a whole number, not "),
     ({"inputs": {"a": {"b": "clicks"}, "a/b": "mask"}}, "two arrays are named 'inputs/a/b'"),
-    ({"variants": True}, "'rotate', 'random', 'all' or a number"),
+    ({"variants": True}, "variants, if it is not 'rotate', 'random' or 'all', is a whole number, not "),
     ({"remainder": "cut"}, "remainder is 'keep' or 'drop', not 'cut'"),
     ({"weights": np.array([1, -1] * 25)}, "finite numbers from 0 on"),
     ({"weights": np.zeros(50)}, "finite numbers from 0 on"),
@@ -174,7 +174,7 @@ def test_a_path_that_the_system_refuses_is_an_error_of_the_dataset():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"count": count}, "at least 2 folds") for count in (0, 1, 2.5, True)]
+    [({"count": count}, "the number of folds is a whole number from 2, not") for count in (0, 1, 2.5, True)]
     + [({"count": 3, "seed": seed}, "seed is a whole number, not") for seed in ("x", None, 1.5, True, [1])]
     + [({"count": 4, "group": "label"}, "3 groups cannot be split into 4 folds")],
 )

@@ -11,6 +11,7 @@ import os
 import pickle
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -224,7 +225,7 @@ class WorkersPlan:
         """Memory of the processes beside batches and cache."""
         return self.processes * PROCESS_BYTES
 
-    @property
+    @cached_property
     def tasks(self) -> int:
         """The number of tasks that are taken at a time, or wait for a thread."""
         return max(1, self.processes) * (self.threads + SPARE_TASKS)

@@ -15,6 +15,7 @@ from tfprep.dataset.dataset import read_dataset
 from tfprep.errors import LoaderError
 from tfprep.fields import RASTER_KINDS
 from tfprep.load.options import LoaderOptions, OnBad, ShuffleBuffer, Verify, deciding, loader_options, with_options
+from tfprep.load.order.permutation import whole_number
 from tfprep.load.order.samplers import fold_of
 from tfprep.load.outputs import channels_of, names_of
 from tfprep.load.pipeline import Pipeline
@@ -201,8 +202,7 @@ class Loaders(ABC):
         """
         from tfprep.load.random_access import RandomAccess
 
-        if variant != "all" and (isinstance(variant, bool) or not isinstance(variant, int | np.integer)):
-            raise LoaderError(f"variant is 'all' or a number, not {variant!r}")
+        variant = variant if variant == "all" else whole_number("variant, if it is not 'all',", variant)
         options = LoaderOptions(
             batch_size=1, training=True, order="sequential", remainder="keep", fields=fields, variants=variant,
             on_bad=on_bad, verify=verify, cache=False, workers="threads",
@@ -337,8 +337,7 @@ class Data(Loaders, Dataset):
         Raises:
             LoaderError: There are fewer groups than folds, or no such column.
         """
-        if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
-            raise LoaderError(f"seed is a whole number, not {seed!r}")
+        seed = whole_number("seed", seed)
         keys = self.index(split, 0, ["key"]).column("key").to_pylist()
         classes = None if stratify is None else self._values(split, stratify)
         groups: Sequence[Hashable] = keys

@@ -17,6 +17,7 @@ import numpy as np
 
 from tfprep.errors import LoaderError
 from tfprep.load.loader import BatchPass, Loader
+from tfprep.load.order.permutation import whole_number
 from tfprep.load.order.schedule import BatchSchedule
 from tfprep.load.outputs import Outputs
 from tfprep.load.pipeline import Pipeline
@@ -32,12 +33,8 @@ class JaxLoader(Loader):
     """
 
     def __init__(self, pipeline: Pipeline, sharding: Any, ahead: int) -> None:
-        if isinstance(ahead, bool) or not isinstance(ahead, int) or ahead < 0:
-            raise LoaderError(
-                f"ahead is the number of batches on the devices beyond the one in use, from 0, not {ahead!r}"
-            )
         super().__init__(pipeline)
-        self._sharding, self._ahead = sharding, ahead
+        self._sharding, self._ahead = sharding, whole_number("ahead", ahead, 0)
         check_elements(self.pipeline.outputs, "JAX")
         if sharding is not None:
             check_equal_parts(self.pipeline.schedule)

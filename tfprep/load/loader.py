@@ -17,9 +17,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
-import numpy as np
-
 from tfprep.errors import LoaderError
+from tfprep.load.order.permutation import whole_number
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.plan import LoaderPlan
 from tfprep.load.prefetch import Prefetcher, open_prefetchers
@@ -378,12 +377,9 @@ class Loader(Run):
         """The epochs of `repeat(count)`, None for a stream without an end."""
         if not self.pipeline.plan.training:
             raise LoaderError("repeat() is for training; with training=False every pass reads the same samples once")
-        whole = isinstance(count, int | np.integer) and not isinstance(count, bool)
-        if count is not None and (not whole or (count < 1 and count != -1)):
-            raise LoaderError(
-                f"repeat() takes a number of epochs from 1, or None for a stream without an end, not {count!r}"
-            )
-        return None if count in (None, -1) else int(count)
+        if count in (None, -1):  # as in `Dataset.repeat` of TensorFlow
+            return None
+        return whole_number("the number of epochs, if it is not None,", count, 1)
 
     def epochs(self, count: int) -> Epochs:
         """The elements of the first `count` epochs as a sequence, for libraries that take batches by number, such as Grain.
@@ -393,9 +389,8 @@ class Loader(Run):
         Raises:
             LoaderError: `count` is not a number from 1, or this loader is for evaluation.
         """
-        epochs = self._epochs_of(count)
-        if epochs is None:
-            raise LoaderError(f"epochs() takes a number of epochs from 1, not {count!r}")
+        epochs = self._epochs_of(whole_number("the number of epochs", count, 1))
+        assert epochs is not None
         return Epochs(self, epochs)
 
     # --- counters -------------------------------------------------------------------------------------------------------

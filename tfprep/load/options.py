@@ -10,7 +10,7 @@ import operator
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 import numpy as np
@@ -23,6 +23,7 @@ from tfprep.derive.inputs import Derived
 from tfprep.errors import LoaderError, RecipeError
 from tfprep.fields import Size
 from tfprep.load.budget import WorkersChoice
+from tfprep.load.order.permutation import whole_number
 from tfprep.load.order.samplers import VariantChoice
 from tfprep.load.order.schedule import Hosts, OrderName, Remainder
 from tfprep.load.order.where import Where
@@ -55,20 +56,9 @@ def _rules(check: Check | None = None, *, decides: Decides = "element", only: Se
     return {"check": check, "decides": decides, "only": only}
 
 
-def _whole(least: int | None = None, most: int | None = None, *, optional: bool = False) -> Check:
-    """A whole number, kept as a Python int: it may be one of NumPy's."""
-
-    def check(name: str, value: Any) -> int | None:
-        if value is None and optional:
-            return None
-        number = operator.index(value) if hasattr(value, "__index__") and not isinstance(value, bool) else None
-        if number is None or (least is not None and number < least) or (most is not None and number > most):
-            rule = "a whole number" if least is None else f"a whole number from {least}"
-            rule += f" to {most:,}" if most is not None and number is not None and number > most else ""
-            raise LoaderError(f"{name} is {rule}, not {value!r}")
-        return number
-
-    return check
+def _whole(least: int | None = None, most: int | None = None) -> Check:
+    """A whole number (`whole_number`)."""
+    return partial(whole_number, least=least, most=most)
 
 
 def _one_of(*choices: Any) -> Check:
@@ -91,9 +81,7 @@ def _step_or_state(name: str, value: Any) -> Any:
 def _variants(name: str, value: Any) -> Any:
     if isinstance(value, str) and value in ("rotate", "random", "all"):
         return value
-    if hasattr(value, "__index__") and not isinstance(value, bool):
-        return operator.index(value)
-    raise LoaderError(f"{name} is 'rotate', 'random', 'all' or a number, not {value!r}")
+    return whole_number(f"{name}, if it is not 'rotate', 'random' or 'all',", value)
 
 
 def _seconds(name: str, value: Any) -> float:
@@ -297,7 +285,7 @@ class LoaderOptions:
     1,000. `report()` says which, and why."""
     threads: int = field(default=0, metadata=_rules(_whole(0, MOST_THREADS), decides="nothing"))
     """Threads that read and decode, in all processes together; 0 for one per usable CPU."""
-    prefetch: int | None = field(default=None, metadata=_rules(_whole(1, optional=True), decides="nothing"))
+    prefetch: int | None = field(default=None, metadata=_rules(_whole(1), decides="nothing"))
     """Batches kept ready in host memory; None for the number that is of use within the budget."""
     timeout_s: float = field(default=300.0, metadata=_rules(_seconds, decides="nothing"))
     """Seconds without a batch after which StalledPipelineError is raised."""

@@ -10,7 +10,6 @@ import os
 import threading
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,7 +23,7 @@ from tfprep.load.plan import plan_loader
 from tfprep.load.reader.batch import BadRecords, Batch, BatchAssembler, DecodedCache
 from tfprep.load.reader.rows import stop_opencv_threads
 from tfprep.load.reader.table import SplitRows
-from tfprep.load.reader.workers import Part, Setup, WorkerPool, answer
+from tfprep.load.reader.workers import CLOSED, Part, Setup, WorkerPool, answer
 from tfprep.load.slots import BatchSlots, SharedMemory
 from tfprep.load.threads import Threads, ThreadState
 
@@ -52,20 +51,15 @@ class Pipeline:
         start_step: The step with which the run begins.
         counts: Counters of what consumers received, and of the time that they waited.
         made_in: The process that made it: in a fork of that, its threads and worker processes are not there.
+        closed: True after `close`: no pass begins any more.
     """
 
     def __init__(self, sources: Sequence[SplitRows], options: LoaderOptions) -> None:
         self.made_in = self._process = os.getpid()
+        self.closed = False
         self._held: dict[str, Any] = {"kind": "none"}  # what the cache of a closed pipeline held
-        self._shared: SharedMemory | None = None
         plan = plan_loader(sources, options)
-        if plan.workers.processes:
-            try:
-                self._shared = SharedMemory()
-            except LoaderError:  # with "auto", threads read where this process may not map it
-                if options.workers == "processes":
-                    raise
-                plan = plan_loader(sources, replace(options, workers="threads"))
+        self._shared = SharedMemory() if plan.workers.processes else None
         if options.host.count > 1:
             _warn_of_versions(sources)
         self.plan, self.start_step = plan, plan.first_step
@@ -93,7 +87,6 @@ class Pipeline:
         self.counts: dict[str, Any] = {
             "batches": 0, "samples": 0, "bytes_delivered": 0, "waits": 0, "wait_s": 0.0, "longest_wait_s": 0.0,
         }  # fmt: skip
-        self._ended = dict.fromkeys(_COUNTED, 0)  # counters of threads that have ended
 
     def _open_files(self) -> None:
         self.bad = BadRecords(self.options.on_bad)
@@ -147,7 +140,9 @@ class Pipeline:
     # --- what prefetchers use -------------------------------------------------------------------------------------------
 
     def start_threads(self) -> None:
-        """Start the reading threads, unless they run: after `close` new ones."""
+        """Start the reading threads and worker processes, unless they run. LoaderError after `close`."""
+        if self.closed:
+            raise LoaderError(CLOSED)
         stop_opencv_threads(self.assembler.reading)
         threads = self.plan.threads
         if self.pool is not None:
@@ -158,16 +153,12 @@ class Pipeline:
 
     def close(self) -> None:
         """Stop all threads and give the memory back. What fills batches in advance is closed before."""
-        is_ours = os.getpid() == self.made_in
-        threads, self.threads = self.threads, Threads()
-        threads.stop()
-        if self.pool is not None and is_ours:
-            self.pool.close()
-        if is_ours:
-            threads.join()
-        self._ended = self._counts_of(threads)
-        if self.pool is not None:
-            self.pool.state = ThreadState("tfprep-pool")
+        self.closed = True
+        if os.getpid() == self.made_in:
+            self.threads.stop()
+            if self.pool is not None:
+                self.pool.close()
+            self.threads.join()
         self.slots.close()
         self.assembler.close()
         self._held = self._cache_report()
@@ -180,18 +171,14 @@ class Pipeline:
 
     # --- what its report says ---------------------------------------------------------------------------------------
 
-    def _counts_of(self, threads: Threads) -> dict[str, Any]:
-        """The counters of these threads, of the pool, and of the threads that have ended."""
-        states = [*threads.states, *([self.pool.state] if self.pool is not None else ())]
-        return {name: ended + sum(getattr(state, name) for state in states) for name, ended in self._ended.items()}
-
     @property
     def stats(self) -> dict[str, Any]:
         """See `Loader.stats`."""
         files = self.assembler.reader.files
+        states = [*self.threads.states, *([self.pool.state] if self.pool is not None else ())]
         return {
             **self.counts,
-            **self._counts_of(self.threads),
+            **{name: sum([getattr(state, name) for state in states]) for name in _COUNTED},
             "prefetch": self.assembler.prefetch,
             "threads": self.plan.threads,
             "cache_bytes": 0 if self.cache is None else self.cache.nbytes,
@@ -237,10 +224,7 @@ class Pipeline:
 
     def _workers_report(self) -> dict[str, Any]:
         """Return what fills batches, why, and which worker processes died of what."""
-        failure = "" if self.pool is None else self.pool.failure
-        if not failure and self.pool is not None and self.pool.stopped:
-            failure = "the loader was closed: threads read from then on"
-        workers = self.plan.workers
+        failure, workers = "" if self.pool is None else self.pool.failure, self.plan.workers
         processes = 0 if failure else workers.processes
         return {
             "kind": "processes" if processes else "threads",

@@ -37,6 +37,7 @@ from tfprep.load.budget import (
 )
 from tfprep.load.mixing import Mixing, plan_mixing
 from tfprep.load.options import DEFAULTS, MOST_STEPS, LoaderOptions, deciding, described
+from tfprep.load.order.permutation import whole_number
 from tfprep.load.order.samplers import used_variants
 from tfprep.load.order.schedule import MOST_EPOCHS, BatchSchedule
 from tfprep.load.outputs import EXTRA, Output, Outputs, resolve
@@ -140,8 +141,6 @@ class LoaderPlan:
         chosen: dict[str, Any] = {name: getattr(self.options, name) for name in deciding("element", "order")}
         chosen |= {"remainder": schedule.remainder, **self.ops}
         options = {name: described(value) for name, value in chosen.items()}
-        for name in ("inputs", "targets"):  # a list of one name means the name
-            options[name] = _single_names(options[name])
         selection = [type(sampler).__name__, {option.name: getattr(sampler, option.name) for option in fields(sampler)}]
         rules = [
             OPS,
@@ -162,9 +161,7 @@ class LoaderPlan:
 
     def state(self, step: int) -> dict[str, Any]:
         """The state before this step."""
-        if isinstance(step, bool) or not isinstance(step, int | np.integer) or step < 0:
-            raise LoaderError(f"a step is a whole number from 0, not {step!r}")
-        return {"step": int(step), "identity": self.identity()}
+        return {"step": whole_number("step", step, 0), "identity": self.identity()}
 
     def step_of(self, state: Mapping[str, Any]) -> int:
         """The state's next step; LoaderError where the state belongs to another run."""
@@ -194,12 +191,6 @@ class LoaderPlan:
         if option // self.schedule.steps_per_epoch >= MOST_EPOCHS:
             raise LoaderError(f"start_step={option:,} is after the last of {MOST_EPOCHS:,} epochs, the most of a run")
         return option
-
-
-def _single_names(choice: Any) -> Any:
-    if isinstance(choice, Mapping):
-        return {name: _single_names(part) for name, part in choice.items()}
-    return choice[0] if isinstance(choice, list) and len(choice) == 1 else choice
 
 
 # --- the plan ---------------------------------------------------------------------------------------------------------

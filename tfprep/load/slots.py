@@ -14,7 +14,6 @@ forked process shares this memory, so that arrays in use at a fork are not fille
 
 from __future__ import annotations
 
-import math
 import mmap
 import os
 import sys
@@ -119,20 +118,6 @@ class SharedMemory:
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if hasattr(self, "fd"):
             close(self.fd)
-
-
-class MappedMemory:
-    """The same memory in a worker process, by offset."""
-
-    def __init__(self, fd: int) -> None:
-        self._pages = mmap.mmap(fd, os.fstat(fd).st_size, flags=mmap.MAP_SHARED)
-
-    def array(self, offset: int, shape: tuple[int, ...], dtype: Any) -> Array:
-        """The array at this place. ValueError where the memory ends before it."""
-        nbytes = math.prod(shape) * np.dtype(dtype).itemsize
-        if min(offset, nbytes) < 0 or offset + nbytes > len(self._pages):
-            raise ValueError(f"an array of {nbytes} bytes at {offset} is not in the shared memory")
-        return np.ndarray(shape, dtype, buffer=self._pages, offset=offset)
 
 
 def _address(array: Array) -> int:

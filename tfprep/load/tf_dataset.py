@@ -19,6 +19,7 @@ from tfprep.dataset import Dataset, SplitInfo
 from tfprep.errors import LoaderError
 from tfprep.load.budget import budget_bytes
 from tfprep.load.options import LoaderOptions, ShuffleBuffer
+from tfprep.load.order.permutation import whole_number
 from tfprep.load.order.samplers import used_variants
 from tfprep.load.outputs import EXTRA, Output, Outputs, resolve
 from tfprep.load.reader.table import SplitRows
@@ -47,9 +48,8 @@ def plain_dataset(source: SplitRows, options: LoaderOptions, shuffle_buffer: Shu
             nothing that TensorFlow's ops can parse.
         DatasetError: A shard is missing or has another size.
     """
-    is_number = isinstance(shuffle_buffer, int) and not isinstance(shuffle_buffer, bool) and shuffle_buffer > 0
-    if not is_number and shuffle_buffer not in ("auto", None):
-        raise LoaderError(f"shuffle_buffer is a number of records from 1, 'auto' or None, not {shuffle_buffer!r}")
+    if shuffle_buffer not in ("auto", None):
+        whole_number("shuffle_buffer, if it is not 'auto' or None,", shuffle_buffer, 1)
     if options.variants == "rotate":
         raise LoaderError("tf_dataset() takes variants='random', 'all' or a number; loader() takes more")
     if options.training is None:

@@ -44,8 +44,9 @@ def test_threads_live_as_long_as_their_loader(data, reading_threads):
     assert len(reading_threads()) == 2
     loader.close()
     assert not reading_threads()
-    with pytest.raises(LoaderError, match="closed"):
-        next(iterator)
+    for steps in (iterator, iter(loader)):
+        with pytest.raises(LoaderError, match="the loader is closed; make a new one"):
+            next(steps)
     next(iter(data.numpy_loader("train", 8).repeat()))
     wait_for_the_end_of(reading_threads)  # a finaliser does not wait
 

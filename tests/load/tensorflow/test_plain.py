@@ -153,7 +153,7 @@ def test_urls(photos, data, monkeypatch):
         ({"batch_size": 64, "remainder": "drop"}, LoaderError, "leaves no batch: 50 samples are fewer than batch_size=64"),
         ({"variants": "rotate"}, LoaderError, "takes variants='random', 'all' or a number"),
         ({"order": "global"}, LoaderError, r"tf_dataset\(\) has no option 'order'"),
-        ({"shuffle_buffer": 0}, LoaderError, "shuffle_buffer is a number of records from 1, 'auto' or None, not 0"),
+        ({"shuffle_buffer": 0}, LoaderError, "shuffle_buffer, if it is not 'auto' or None, is a whole number from 1, not 0"),
     ],
 )  # fmt: skip
 def test_wrong_options(data, options, error, message):

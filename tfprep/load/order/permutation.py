@@ -12,6 +12,7 @@ any epoch is computed by itself.
 
 from __future__ import annotations
 
+import operator
 import threading
 from functools import lru_cache
 from hashlib import blake2b
@@ -19,6 +20,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from tfprep.errors import LoaderError
 
 Words: TypeAlias = npt.NDArray[np.uint64]
 """uint64 [N]"""
@@ -28,6 +31,16 @@ Numbers: TypeAlias = npt.NDArray[np.int64]
 ROUNDS = 20
 """With 8 rounds the 120 permutations of five elements are measurably not equally frequent; with 20 they pass our tests."""
 GOLDEN = 0x9E3779B97F4A7C15
+
+
+def whole_number(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
+    """Return an argument, which may be a number of NumPy's, as a Python int; LoaderError unless it is from `least` to `most`."""
+    number = operator.index(value) if hasattr(value, "__index__") and not isinstance(value, bool) else None
+    if number is None or (least is not None and number < least) or (most is not None and number > most):
+        rule = "a whole number" if least is None else f"a whole number from {least}"
+        rule += f" to {most:,}" if most is not None and number is not None and number > most else ""
+        raise LoaderError(f"{name} is {rule}, not {value!r}")
+    return number
 
 
 def words(values: Any) -> Words:

@@ -20,7 +20,18 @@ import numpy as np
 import numpy.typing as npt
 
 from tfprep.errors import LoaderError
-from tfprep.load.order.permutation import GOLDEN, Numbers, Words, below, mix, permute, seed_key, subkey, words
+from tfprep.load.order.permutation import (
+    GOLDEN,
+    Numbers,
+    Words,
+    below,
+    mix,
+    permute,
+    seed_key,
+    subkey,
+    whole_number,
+    words,
+)
 
 UNIT_BITS = 32
 UNIT = 1 << UNIT_BITS
@@ -190,8 +201,7 @@ def fold_of(groups: Sequence[Hashable], strata: Sequence[Any] | None, count: int
     Groups are assigned in a random order that the seed determines, each to the fold with most room left: for the classes of
     the group where there are `strata`, then for samples.
     """
-    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 2:
-        raise LoaderError(f"there are at least 2 folds, not {count!r}")
+    count = whole_number("the number of folds", count, 2)
     names, member = _numbered(groups)
     if names < count:
         raise LoaderError(f"{names} groups cannot be split into {count} folds")

@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from tfprep.errors import LoaderError
-from tfprep.load.order.permutation import Numbers, Words, below, mix, permute, seed_key, subkey, words
+from tfprep.load.order.permutation import Numbers, Words, below, mix, permute, seed_key, subkey, whole_number, words
 from tfprep.load.order.samplers import Sampler, VariantChoice, variants_of
 
 OrderName: TypeAlias = Literal["global", "sequential"]
@@ -147,9 +147,7 @@ class BatchSchedule:
         """The first step of an epoch of training; LoaderError for another value, and in evaluation, which has no epochs."""
         if self.epochs is not None:
             raise LoaderError("set_epoch() is for training; with training=False every pass reads the same samples once")
-        if isinstance(epoch, bool) or not isinstance(epoch, int | np.integer) or not 0 <= epoch < MOST_EPOCHS:
-            raise LoaderError(f"epochs are numbered from 0 to {MOST_EPOCHS - 1:,}, not {epoch!r}")
-        return int(epoch) * self.steps_per_epoch
+        return whole_number("epoch", epoch, 0, MOST_EPOCHS - 1) * self.steps_per_epoch
 
     # --- positions ------------------------------------------------------------------------------------------------------
 

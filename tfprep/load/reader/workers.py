@@ -6,6 +6,7 @@ dies are read again by another one, and a row that ends every process is a bad r
 
 from __future__ import annotations
 
+import mmap
 import os
 import sys
 import threading
@@ -14,12 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+
 from tfprep.codecs.raw import require_bfloat16
 from tfprep.errors import BuildError, LoaderError
 from tfprep.load.budget import SPARE_TASKS
 from tfprep.load.outputs import Output
 from tfprep.load.reader.rows import Reading, RowReader, Rows, UnreadRow, stop_opencv_threads
-from tfprep.load.slots import MappedMemory, SharedMemory
+from tfprep.load.slots import SharedMemory
 from tfprep.load.threads import ThreadState
 from tfprep.pool import ENDED, Mark, Pool, Task, Work, sendable_error
 
@@ -59,7 +62,7 @@ def open_worker(setup: Setup) -> Work:
     dtypes = {field.spec.dtype for fields in setup.reading.fields for field in fields}
     if "bfloat16" in dtypes | {target.output.dtype for target in setup.reading.targets}:
         require_bfloat16()
-    memory, reader = MappedMemory(setup.memory), RowReader(setup.reading)
+    memory, reader = mmap.mmap(setup.memory, 0), RowReader(setup.reading)
     reader.maps = not setup.reading.announce  # what is not in the page cache is read in larger pieces
     stop_opencv_threads(setup.reading)
     if "tensorflow" in sys.modules:
@@ -94,7 +97,9 @@ def open_worker(setup: Setup) -> Work:
             rows = Rows(table)
             count, form = int(rows["row"].max()) + 1, int(rows["form"][0])
             values = {
-                output.name: memory.array(offset, (count, *output.of_form(form).fixed_shape), output.dtype)
+                output.name: np.ndarray(
+                    (count, *output.of_form(form).fixed_shape), output.dtype, buffer=memory, offset=offset
+                )
                 for output, offset in zip(setup.outputs, offsets, strict=True)
             }
             sent: dict[str, dict[int, Any]] = {name: {} for name in setup.sent}
