@@ -16,7 +16,7 @@ from tfprep.builder import BuildOptions
 from tfprep.builder.shards import make_sample
 from tfprep.errors import LoaderError, RecordError
 from tfprep.fields import FieldSpec
-from tfprep.load.order.permutation import generator_at
+from tfprep.load.order.samplers import generator_at
 from tfprep.seeding import generator
 
 KINDS = {

@@ -23,7 +23,7 @@ from tfprep.codecs import Scalar
 from tfprep.derive.inputs import reads_of
 from tfprep.errors import BuildError, LoaderError, RecipeError, RecordError, SampleError
 from tfprep.fields import EFFECTS, RASTER_KINDS, FieldSpec, Kind, Sample, Size
-from tfprep.load.order.permutation import generator_at
+from tfprep.load.order.samplers import generator_at
 from tfprep.load.outputs import Output, Outputs, mapped
 from tfprep.recipe.checks import check_inputs
 from tfprep.recipe.sample import Draws, Stages

@@ -21,7 +21,7 @@ import numpy as np
 from tfprep.errors import LoaderError
 from tfprep.fields import RASTER_KINDS, FieldSpec
 from tfprep.limits import available_memory
-from tfprep.load.order.permutation import Numbers
+from tfprep.load.order.samplers import Numbers
 from tfprep.load.outputs import Output
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from tfprep.dataset.dataset import read_dataset
 from tfprep.errors import LoaderError
 from tfprep.fields import RASTER_KINDS
 from tfprep.load.options import LoaderOptions, OnBad, ShuffleBuffer, Verify, deciding, loader_options, with_options
-from tfprep.load.order.permutation import whole_number
-from tfprep.load.order.samplers import fold_of
+from tfprep.load.order.samplers import fold_of, whole_number
 from tfprep.load.outputs import channels_of, names_of
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.reader.table import SplitRows

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
 from tfprep.errors import LoaderError
-from tfprep.load.order.permutation import whole_number
+from tfprep.load.order.samplers import whole_number
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.plan import LoaderPlan
 from tfprep.load.prefetch import Prefetcher, open_prefetchers

@@ -23,7 +23,7 @@ from tfprep.derive.inputs import follows_of
 from tfprep.errors import LoaderError
 from tfprep.fields import EFFECTS, RASTER_KINDS, Array, FieldSpec, Kind
 from tfprep.load.options import LoaderOptions
-from tfprep.load.order.permutation import generator_at
+from tfprep.load.order.samplers import generator_at
 from tfprep.load.outputs import WEIGHT, Output, Outputs
 from tfprep.optional import cv2
 

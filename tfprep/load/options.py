@@ -23,8 +23,7 @@ from tfprep.derive.inputs import Derived
 from tfprep.errors import LoaderError, RecipeError
 from tfprep.fields import Size
 from tfprep.load.budget import WorkersChoice
-from tfprep.load.order.permutation import whole_number
-from tfprep.load.order.samplers import VariantChoice
+from tfprep.load.order.samplers import VariantChoice, whole_number
 from tfprep.load.order.schedule import Hosts, OrderName, Remainder
 from tfprep.load.order.where import Where
 from tfprep.load.outputs import FieldChoice

@@ -37,8 +37,7 @@ from tfprep.load.budget import (
 )
 from tfprep.load.mixing import Mixing, plan_mixing
 from tfprep.load.options import DEFAULTS, MOST_STEPS, LoaderOptions, deciding, described
-from tfprep.load.order.permutation import whole_number
-from tfprep.load.order.samplers import used_variants
+from tfprep.load.order.samplers import used_variants, whole_number
 from tfprep.load.order.schedule import MOST_EPOCHS, BatchSchedule
 from tfprep.load.outputs import EXTRA, Output, Outputs, resolve
 from tfprep.load.reader.rows import StoredField, Target, targets_of, uses_of

@@ -17,8 +17,7 @@ from tfprep.dataset.names import is_training_split
 from tfprep.errors import LoaderError
 from tfprep.fields import FieldSpec, Size, rarest_classes
 from tfprep.load.options import LoaderOptions
-from tfprep.load.order.permutation import Numbers
-from tfprep.load.order.samplers import Sampler, StratifiedSampler, UniformSampler, WeightedSampler
+from tfprep.load.order.samplers import Numbers, Sampler, StratifiedSampler, UniformSampler, WeightedSampler
 from tfprep.load.order.where import class_number, column_names, rows_where
 from tfprep.load.reader.table import RecordTable, SplitRows
 

@@ -89,8 +89,8 @@ class TensorFlowLoader(Loader, tf.data.Dataset):  # type: ignore[misc] # TensorF
             self.progress.warn_of_looks(LOOK)
         number, arrays = next(_numbers), partial(_arrays, self.pipeline.outputs)
         with self._lock:
-            # Their iterators were probably dropped, which TensorFlow does not tell. One that is asked again goes on. (It does tell
-            # a `Dataset.from_generator`, whose end then waits for other threads within the garbage collection: stalls.)
+            # Their iterators were probably dropped, which TensorFlow does not tell. One that is asked again goes on.
+            # (It tells `from_generator`, whose end waits for other threads within a garbage collection: that stalls.)
             while self._idle:
                 self._idle.pop().close()
         self._passes[number] = BatchPass(self.pipeline, self.progress, arrays, self._epochs, for_framework=True)

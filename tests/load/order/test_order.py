@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfprep.load.order.permutation import permute
-from tfprep.load.order.samplers import fold_of
+from tfprep.load.order.samplers import fold_of, permute
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 9, 16, 97, 1000, 65537])

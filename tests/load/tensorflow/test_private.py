@@ -1,5 +1,5 @@
 """Private names of TensorFlow and Keras are not used but for those that a module docstring gives the reason for: three attributes
-in train/monitor/pipeline.py."""
+in train/monitor/samples.py."""
 
 import re
 from pathlib import Path

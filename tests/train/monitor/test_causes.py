@@ -16,8 +16,7 @@ CACHE = {"cache_records": 300.0, "cache_capacity": 600.0, "cache_of": 600.0}
 def _sample(seconds, readers, stages=(), pipeline=(), waited_s=0.0, steps=100, cpu=(0.0, 0.0, 0.0), **numbers):
     """Totals after some seconds; `cpu` is what this program took, what its threads waited for, and what others took."""
     from tfprep.limits import CpuTimes
-    from tfprep.train.monitor.pipeline import Pipeline
-    from tfprep.train.monitor.samples import Sample
+    from tfprep.train.monitor.samples import Pipeline, Sample
     from tfprep.train.monitor.waits import Waits
 
     stages = tuple(_stage(name, busy_s) for name, busy_s in stages)
@@ -46,7 +45,7 @@ def _verdict(spent, wait_share=0.1):
 
 
 def _stage(name, busy_s):
-    from tfprep.train.monitor.pipeline import Stage
+    from tfprep.train.monitor.samples import Stage
 
     return Stage(name, 0, 0, 1000, busy_s, 0, 1)
 
@@ -195,7 +194,7 @@ def test_the_loader_of_a_validation_is_not_that_of_a_custom_loop(tf, photos, tmp
 def test_only_the_functions_of_the_user_count_as_python(tf, photos):
     """The loader's own hand-over calls Python too."""
     import tfprep
-    from tfprep.train.monitor.pipeline import pipeline_of
+    from tfprep.train.monitor.samples import pipeline_of
 
     train = tfprep.open(photos.path).loader("train", batch_size=8, seed=0, inputs="image", targets="label")
     ops = train.map(lambda image, label: (tf.cast(image, tf.float32), label))

@@ -4,7 +4,7 @@ import time
 
 
 def test_the_elements_and_bytes_of_each_buffer(tf):
-    from tfprep.train.monitor.pipeline import stages
+    from tfprep.train.monitor.samples import stages
 
     iterator = iter(tf.data.Dataset.range(1000).shuffle(100).batch(4).prefetch(2))
     next(iterator)
@@ -23,7 +23,7 @@ def test_the_elements_and_bytes_of_each_buffer(tf):
 
 
 def test_without_autotune_there_are_no_stages(tf):
-    from tfprep.train.monitor.pipeline import stages
+    from tfprep.train.monitor.samples import stages
 
     options = tf.data.Options()
     options.autotune.enabled = False
@@ -31,7 +31,7 @@ def test_without_autotune_there_are_no_stages(tf):
 
 
 def test_the_slowest_stage_is_the_one_that_spent_the_most_time(pairs):
-    from tfprep.train.monitor.pipeline import slowest, stages
+    from tfprep.train.monitor.samples import slowest, stages
 
     iterator = iter(pairs(40, lambda number: 0.01).shuffle(4).batch(4).prefetch(1))
     for _ in range(5):

@@ -22,8 +22,20 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from tfprep.errors import LoaderError
-from tfprep.load.order.permutation import Numbers, Words, below, mix, permute, seed_key, subkey, whole_number, words
-from tfprep.load.order.samplers import Sampler, VariantChoice, variants_of
+from tfprep.load.order.samplers import (
+    Numbers,
+    Sampler,
+    VariantChoice,
+    Words,
+    below,
+    mix,
+    permute,
+    seed_key,
+    subkey,
+    variants_of,
+    whole_number,
+    words,
+)
 
 OrderName: TypeAlias = Literal["global", "sequential"]
 Remainder: TypeAlias = Literal["keep", "drop"]

@@ -15,7 +15,7 @@ from tfprep.fields import Array
 from tfprep.load.budget import PREFETCH_FROM_MEMORY, row_bytes
 from tfprep.load.mixing import mix_batch
 from tfprep.load.options import OnBad
-from tfprep.load.order.permutation import Numbers
+from tfprep.load.order.samplers import Numbers
 from tfprep.load.order.schedule import Samples
 from tfprep.load.outputs import Output
 from tfprep.load.plan import LoaderPlan

@@ -24,7 +24,7 @@ import numpy as np
 
 from tfprep.errors import DatasetError, RecordError
 from tfprep.fields import Array
-from tfprep.load.order.permutation import Numbers
+from tfprep.load.order.samplers import Numbers
 from tfprep.load.threads import Threads, ThreadState
 from tfprep.storage.local import regular_descriptor
 from tfprep.storage.store import Store, open_store

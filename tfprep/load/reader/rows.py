@@ -26,7 +26,7 @@ from tfprep.codecs import Codec, Raw, Scalar, feature_value
 from tfprep.errors import BuildError, LoaderError, RecordError, SampleError
 from tfprep.fields import RASTER_KINDS, Array, FieldSpec, Size
 from tfprep.load.augmentation import Augmentation
-from tfprep.load.order.permutation import Numbers
+from tfprep.load.order.samplers import Numbers
 from tfprep.load.outputs import PADDING, Output, channels_of
 from tfprep.load.reader.files import ByteSpans, Files
 from tfprep.load.threads import ThreadState

@@ -22,7 +22,7 @@ from tfprep.dataset import Dataset, SplitInfo
 from tfprep.dataset.locations import Locations
 from tfprep.errors import LoaderError
 from tfprep.fields import Array
-from tfprep.load.order.permutation import Numbers
+from tfprep.load.order.samplers import Numbers
 
 _TOLD = ("key", "label", "shard", "height", "width")
 """Columns that `where`, `balance` and `folds` are for."""

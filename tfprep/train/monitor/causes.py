@@ -14,8 +14,7 @@ from typing import Any
 
 import keras
 
-from tfprep.train.monitor.pipeline import Stage, slowest
-from tfprep.train.monitor.samples import Sample
+from tfprep.train.monitor.samples import Sample, Stage, slowest
 from tfprep.train.monitor.waits import Waits
 from tfprep.units import size
 

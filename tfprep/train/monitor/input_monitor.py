@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -17,9 +18,8 @@ from tfprep.errors import TrainError
 from tfprep.limits import CpuTimes, available_memory, usable_cpus
 from tfprep.train.backend import accelerator_memory, compilations, require_backend
 from tfprep.train.monitor.causes import Verdict, verdict_of, warning_of
-from tfprep.train.monitor.pipeline import StageTotals, counters, pipeline_of
-from tfprep.train.monitor.samples import InputLog, Sample
-from tfprep.train.monitor.waits import Waits, call_often
+from tfprep.train.monitor.samples import InputLog, Sample, StageTotals, counters, pipeline_of
+from tfprep.train.monitor.waits import Waits
 from tfprep.train.steps import CustomLoop, Listener, Watched, attach, count_traces, detach
 
 _LOG = logging.getLogger("tfprep.train")
@@ -227,7 +227,9 @@ class InputMonitor(Listener):
         self._validation_s = 0.0
         compilations()  # counts from here on
         self._log = InputLog(self.log_dir)
-        self._stop = call_often(self._sample_in_time, self._every_s, "tfprep-monitor")
+        self._stop = threading.Event()
+        arguments = weakref.WeakMethod(self._sample_in_time), self._every_s, self._stop
+        threading.Thread(target=_call_often, args=arguments, name="tfprep-monitor", daemon=True).start()
 
     def _set_baseline(self) -> None:
         if self._begun:
@@ -262,3 +264,12 @@ class InputMonitor(Listener):
             self.summary = f"InputMonitor: {total.waits.in_words()}\nInputMonitor: {total.limit}" if total else ""
             if isinstance(self._watched, CustomLoop):
                 self._watched.close()
+
+
+def _call_often(look: weakref.WeakMethod[Any], every_s: float, stopped: threading.Event) -> None:
+    """Take samples until the monitor stops, or is gone because a training broke off: a thread does not keep it."""
+    while not stopped.wait(every_s):
+        if (sample := look()) is None:
+            return
+        sample()
+        del sample

@@ -6,7 +6,7 @@ import threading
 import time
 import weakref
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -149,24 +149,6 @@ class WaitClock:
                 pending_s=pending_s,
                 each_s=np.array(self._each_s),
             )
-
-
-def call_often(look: Callable[[], object], every_s: float, name: str) -> threading.Event:
-    """Call a method of an object every `every_s` seconds, in a thread of its own that does not keep the object.
-
-    The thread ends where the event that is returned is set, or the object is gone because a training broke off.
-    """
-    reference, stopped = weakref.WeakMethod(look), threading.Event()
-
-    def run() -> None:
-        while not stopped.wait(every_s):
-            if (alive := reference()) is None:
-                return
-            alive()
-            del alive
-
-    threading.Thread(target=run, name=name, daemon=True).start()
-    return stopped
 
 
 # --- iterators that tell the clock
