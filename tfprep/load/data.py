@@ -14,6 +14,7 @@ from tfprep.dataset import Dataset
 from tfprep.dataset.dataset import read_dataset
 from tfprep.errors import LoaderError
 from tfprep.fields import RASTER_KINDS
+from tfprep.load.loader import Loader
 from tfprep.load.options import LoaderOptions, OnBad, ShuffleBuffer, Verify, deciding, loader_options, with_options
 from tfprep.load.order.samplers import fold_of, whole_number
 from tfprep.load.outputs import channels_of, names_of
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from tfprep.load.jax_loader import JaxLoader
     from tfprep.load.keras_loader import KerasLoader
-    from tfprep.load.loader import NumpyLoader
     from tfprep.load.random_access import BatchSampler, RandomAccess
     from tfprep.load.tensorflow_loader import TensorFlowLoader
     from tfprep.load.torch_loader import TorchLoader
@@ -69,7 +69,7 @@ class Loaders(ABC):
         return TensorFlowLoader(self._pipeline("loader()", split, batch_size, options))
 
     @with_options
-    def numpy_loader(self, split: str = "train", batch_size: int = 32, **options: Any) -> NumpyLoader:
+    def numpy_loader(self, split: str = "train", batch_size: int = 32, **options: Any) -> Loader:
         """The same batches as NumPy arrays: for scikit-learn or a custom training loop. Imports no framework.
 
         Args:
@@ -83,9 +83,7 @@ class Loaders(ABC):
         Raises:
             LoaderError: As in `loader`.
         """
-        from tfprep.load.loader import NumpyLoader
-
-        return NumpyLoader(self._pipeline("numpy_loader()", split, batch_size, options))
+        return Loader(self._pipeline("numpy_loader()", split, batch_size, options))
 
     @with_options
     def torch_loader(self, split: str = "train", batch_size: int = 32, **options: Any) -> TorchLoader:

@@ -21,13 +21,13 @@ import keras
 
 from tfprep.errors import LoaderError
 from tfprep.load.jax_loader import check_distribution, check_elements, check_equal_parts, in_types_of_jax, jax_hosts
-from tfprep.load.loader import BatchPass, NumpyLoader
+from tfprep.load.loader import BatchPass, Loader
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.threads import note_loader
 from tfprep.storage.urls import durable_write
 
 
-class KerasLoader(NumpyLoader, keras.utils.PyDataset):  # type: ignore[misc] # Keras is untyped
+class KerasLoader(Loader, keras.utils.PyDataset):  # type: ignore[misc] # Keras is untyped
     """Input of `fit`, `evaluate` and `predict` on JAX or PyTorch. Made by `Data.keras_loader`.
 
         model.fit(train, epochs=10, validation_data=val, shuffle=False)
@@ -43,7 +43,7 @@ class KerasLoader(NumpyLoader, keras.utils.PyDataset):  # type: ignore[misc] # K
         if self._is_jax:
             check_distribution("keras_loader()")
             check_equal_parts(pipeline.schedule)
-        NumpyLoader.__init__(self, pipeline)
+        Loader.__init__(self, pipeline)
         keras.utils.PyDataset.__init__(self)
         self._pass: BatchPass | None = None
         self._number = 0

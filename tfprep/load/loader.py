@@ -290,7 +290,12 @@ class Run:
 
 
 class Loader(Run):
-    """The methods that every loader has.
+    """An iterable of elements as `fields`, `inputs` and `targets` describe them. `Data.numpy_loader` makes it, of NumPy arrays;
+    its subclasses have those of a framework.
+
+    Arrays are [B, ...], text comes as arrays of str, images of different sizes as lists of arrays. In training each iteration
+    delivers one epoch, and the next iteration the next epoch. The memory of a batch is not used again while any array or view
+    of it exists.
 
     Attributes:
         pipeline: The samples, the options and their reader.
@@ -313,7 +318,7 @@ class Loader(Run):
         self.progress = Progress(self.pipeline.plan, self.pipeline.start_step)
 
     def _element(self, batch: Batch) -> Any:
-        """The element that iteration delivers for a batch: of NumPy arrays, where an adapter makes no others of them."""
+        """The element that iteration delivers for a batch."""
         return self.pipeline.outputs.pack(batch.values)
 
     # --- batches --------------------------------------------------------------------------------------------------------
@@ -438,12 +443,3 @@ class Epochs:
 
     def __repr__(self) -> str:
         return f"<{self._steps} steps of {self._loader!r}>"
-
-
-class NumpyLoader(Loader):
-    """An iterable of elements as `fields`, `inputs` and `targets` describe them. Made by `Data.numpy_loader`.
-
-    Arrays are [B, ...], text comes as arrays of str, images of different sizes as lists of arrays. In training each iteration
-    delivers one epoch, and the next iteration the next epoch. The memory of a batch is not used again while any array or view
-    of it exists.
-    """

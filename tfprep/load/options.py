@@ -1,5 +1,7 @@
 """The options of a loader. Each is declared once: its name, type, default, check and documentation."""
 
+# ruff: noqa: RUF009 # `_option` makes the field of a dataclass
+
 from __future__ import annotations
 
 import difflib
@@ -50,9 +52,10 @@ Decides: TypeAlias = Literal["element", "order", "part", "nothing"]
 it is read. Those with "part" and "nothing" are not part of a state's identity."""
 
 
-def _rules(check: Check | None = None, *, decides: Decides = "element", only: Sequence[str] = ()) -> dict[str, Any]:
-    """The metadata of an option's field. `only`: the calls that take the option, where not all do."""
-    return {"check": check, "decides": decides, "only": only}
+def _option(default: Any, check: Check | None = None, *, decides: Decides = "element", only: Sequence[str] = ()) -> Any:
+    """The field of an option. `only`: the calls that take it, where not all do."""
+    rules = {"check": check, "decides": decides, "only": only}
+    return field(default_factory=dict, metadata=rules) if default == {} else field(default=default, metadata=rules)
 
 
 def _whole(least: int | None = None, most: int | None = None) -> Check:
@@ -200,33 +203,31 @@ class LoaderOptions:
     """
 
     # Which samples, in which order.
-    batch_size: int = field(default=32, metadata=_rules(_whole(1, MOST_BATCH), decides="order"))
+    batch_size: int = _option(32, _whole(1, MOST_BATCH), decides="order")
     """Samples per step, of all hosts together."""
-    training: bool | None = field(default=None, metadata=_rules(_one_of(True, False, None), decides="order"))
+    training: bool | None = _option(None, _one_of(True, False, None), decides="order")
     """True: each pass is the next epoch, in another order and with other variants. False: each pass reads every sample once, in
     the order on disk, without augmentation, with the last, smaller batch. None: True for a split whose name begins with "train"
     and the training part of a fold, False for val, test and the like."""
-    seed: int = field(default=0, metadata=_rules(_whole(), decides="order"))
+    seed: int = _option(0, _whole(), decides="order")
     """The seed of the order, the variants and all draws."""
-    order: OrderName | None = field(default=None, metadata=_rules(_one_of(*get_args(OrderName), None), decides="order"))
+    order: OrderName | None = _option(None, _one_of(*get_args(OrderName), None), decides="order")
     """The order of an epoch: "global" or "sequential"; None for "global" in training and "sequential" otherwise."""
-    variants: VariantChoice | None = field(default=None, metadata=_rules(_variants, decides="order"))
+    variants: VariantChoice | None = _option(None, _variants, decides="order")
     """Which variants are read: "rotate", "random", "all" or a number; None for "rotate" in training and 0 otherwise."""
-    remainder: Remainder | None = field(
-        default=None, metadata=_rules(_one_of(*get_args(Remainder), None), decides="order")
-    )
+    remainder: Remainder | None = _option(None, _one_of(*get_args(Remainder), None), decides="order")
     """What becomes of the last, smaller batch, where `batch_size` does not divide the samples: "drop" or "keep". None for "drop"
     in training, where each epoch leaves out other samples (with order="sequential" always the last ones), and for "keep" in
     evaluation and where there is no full batch."""
-    where: Where | None = field(default=None, metadata=_rules(decides="order"))
+    where: Where | None = _option(None, decides="order")
     """An expression over the index that selects samples (see `tfprep.load.order.where`)."""
-    balance: str | None = field(default=None, metadata=_rules(decides="order"))
+    balance: str | None = _option(None, decides="order")
     """A column of the index such as "label": each of its values equally often in every epoch (of several classes, the rarest)."""
-    weights: Any = field(default=None, metadata=_rules(decides="order"))
+    weights: Any = _option(None, decides="order")
     """How often samples are drawn, by class ({"cat": 2, "dog": 1}) or one number per sample."""
-    start_step: int | Mapping[str, Any] = field(default=0, metadata=_rules(_step_or_state, decides="part"))
+    start_step: int | Mapping[str, Any] = _option(0, _step_or_state, decides="part")
     """The first step, or a state that `state_dict` returned: the loader delivers what an uninterrupted run delivers from it."""
-    hosts: Any = field(default=None, metadata=_rules(decides="part"))
+    hosts: Any = _option(None, decides="part")
     """(index, count) or a `tf.distribute.InputContext`: this host's part of every batch."""
 
     # What an element is.
@@ -238,55 +239,51 @@ class LoaderOptions:
     """See `inputs`."""
     sample_weight: str | None = None
     """A stored number or map by which Keras multiplies the loss: an element is `(x, y, w)`."""
-    pad: Mapping[str, int] = field(default_factory=dict, metadata=_rules(_pad))
+    pad: Mapping[str, int] = _option({}, _pad)
     """Rows that a field of N rows gets in every sample, such as {"boxes": 100}: those after its own are -1, and more than that is
     an error. Without it, such a field is a list of arrays, and for TensorFlow a ragged tensor."""
-    layout: Layout = field(
-        default="NHWC", metadata=_rules(_one_of(*get_args(Layout)), only=("numpy_loader()", "torch_loader()"))
-    )
+    layout: Layout = _option("NHWC", _one_of(*get_args(Layout)), only=("numpy_loader()", "torch_loader()"))
     """With "NCHW", images and other [H, W, C] rasters are channels first, [C, H, W]; for `numpy_loader` and `torch_loader`."""
-    geometry: Sequence[GeometryOp] = field(default=(), metadata=_rules(_ops))
+    geometry: Sequence[GeometryOp] = _option((), _ops)
     """Geometry ops as in a recipe, such as `[augment.RandomResizedCrop(224, 224), augment.Flip()]`: in training they draw in each
     epoch, otherwise they take their unaugmented form."""
-    derive: Mapping[str, Derived] = field(default_factory=dict, metadata=_rules(_derive))
+    derive: Mapping[str, Derived] = _option({}, _derive)
     """Inputs that are derived in each epoch, after geometry, by the new field's name, as in a recipe. One that has the name of a
     stored field takes its place."""
-    color: Sequence[ColorOp] = field(default=(), metadata=_rules(_ops))
+    color: Sequence[ColorOp] = _option((), _ops)
     """Color ops as in a recipe, for images; in training only."""
-    mix: Sequence[MixUp | CutMix] = field(default=(), metadata=_rules(_mix))
+    mix: Sequence[MixUp | CutMix] = _option((), _mix)
     """`[augment.MixUp(0.2), augment.CutMix()]`, or one of them: samples are mixed with each other in training, and their labels
     become float32 [classes]."""
-    one_hot: bool | int = field(default=False, metadata=_rules(_one_hot))
+    one_hot: bool | int = _option(False, _one_hot)
     """True, or the number of classes: labels become float32 [classes], as `CategoricalCrossentropy` takes them."""
-    views: Mapping[str, tuple[int, Mapping[str, Any]]] | None = field(default=None, metadata=_rules(_views))
+    views: Mapping[str, tuple[int, Mapping[str, Any]]] | None = _option(None, _views)
     """The number of views of a sample by name, each with geometry and color of its own, all from one decode:
     `views={"global": (2, {"geometry": [...], "color": [...]}), "local": (6, {...})}`. Each image, mask, map, derived field and
     field of boxes or points becomes a dict of tuples, one array for each view."""
-    bucket: Buckets | None = field(default=None, metadata=_rules(_bucket))
+    bucket: Buckets | None = _option(None, _bucket)
     """Each batch gets one of these sizes, by the aspect ratio of its samples: `Buckets([(512, 768), (640, 640)])`."""
 
     # How it is read, without a change of what is delivered.
-    on_bad: OnBad = field(default="raise", metadata=_rules(_one_of(*get_args(OnBad)), decides="nothing"))
+    on_bad: OnBad = _option("raise", _one_of(*get_args(OnBad)), decides="nothing")
     """With "raise", a sample that cannot be read is an error; with "skip" another one replaces it, drawn by the same rule (with
     training=False the row is left out)."""
-    verify: Verify = field(default="first_epoch", metadata=_rules(_one_of(*get_args(Verify)), decides="nothing"))
+    verify: Verify = _option("first_epoch", _one_of(*get_args(Verify)), decides="nothing")
     """Compare checksums "always", the first time that a record is read ("first_epoch"), or "never"."""
-    memory_budget: int | str | None = field(default=None, metadata=_rules(_bytes, decides="nothing"))
+    memory_budget: int | str | None = _option(None, _bytes, decides="nothing")
     """Bytes, or text such as "2GB", for batches and cache; None for a quarter of the free memory."""
-    cache: CacheChoice = field(default="auto", metadata=_rules(_one_of(*get_args(CacheChoice)), decides="nothing"))
+    cache: CacheChoice = _option("auto", _one_of(*get_args(CacheChoice)), decides="nothing")
     """Decoded rows that are kept: with "decoded" the number that fits, with False none, with "auto" where samples are read
     more than once and all of them fit, or half of them where that saves decoding."""
-    workers: WorkersChoice = field(
-        default="auto", metadata=_rules(_one_of(*get_args(WorkersChoice)), decides="nothing")
-    )
+    workers: WorkersChoice = _option("auto", _one_of(*get_args(WorkersChoice)), decides="nothing")
     """What fills the batches: "threads" of this process, or worker "processes", which training does not slow down. "auto" takes
     processes, where they can read the dataset, from 8 CPUs on, and from 2 where every epoch reads 10,000 records, or augments
     1,000. `report()` says which, and why."""
-    threads: int = field(default=0, metadata=_rules(_whole(0, MOST_THREADS), decides="nothing"))
+    threads: int = _option(0, _whole(0, MOST_THREADS), decides="nothing")
     """Threads that read and decode, in all processes together; 0 for one per usable CPU."""
-    prefetch: int | None = field(default=None, metadata=_rules(_whole(1), decides="nothing"))
+    prefetch: int | None = _option(None, _whole(1), decides="nothing")
     """Batches kept ready in host memory; None for the number that is of use within the budget."""
-    timeout_s: float = field(default=300.0, metadata=_rules(_seconds, decides="nothing"))
+    timeout_s: float = _option(300.0, _seconds, decides="nothing")
     """Seconds without a batch after which StalledPipelineError is raised."""
 
     def __post_init__(self) -> None:

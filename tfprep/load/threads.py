@@ -111,8 +111,7 @@ class WeakList(Generic[T]):
 class Threads:
     """Daemon threads that run tasks in the order in which they come. `stop` takes no lock, so that a finalizer may call it."""
 
-    def __init__(self, name: str = "tfprep-read", fewer: str = "use fewer `threads`, or ") -> None:
-        self._name = name
+    def __init__(self, fewer: str = "use fewer `threads`, or ") -> None:
         self._fewer = fewer
         self.states: list[ThreadState] = []
         self.threads: list[threading.Thread] = []
@@ -123,7 +122,7 @@ class Threads:
         """Start threads until there are `count`. LoaderError where the system allows no more."""
         with self._lock:
             while len(self.threads) < count:
-                state = ThreadState(f"{self._name}-{len(self.threads)}")
+                state = ThreadState(f"tfprep-read-{len(self.threads)}")
                 thread = threading.Thread(target=_run_tasks, args=(self._tasks, state), name=state.name, daemon=True)
                 try:
                     thread.start()

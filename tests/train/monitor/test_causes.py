@@ -236,7 +236,7 @@ def test_the_larger_share_of_the_time_comes_first(tf, waited_s, between_s, kinds
 
 def test_stages_that_repeat_makes_again_are_summed_up_over_the_samples(monkeypatch):
     """Three samples: `repeat` makes the map again before the second, and in the third it is gone."""
-    from tfprep.train.monitor import pipeline
+    from tfprep.train.monitor import samples
 
     def stage(name, produced, busy_s):
         return replace(_stage(name, busy_s), elements=2, produced=produced)
@@ -247,8 +247,8 @@ def test_stages_that_repeat_makes_again_are_summed_up_over_the_samples(monkeypat
         (stage("1/BatchV2", 101, 0.3), stage("3/Map", 10, 0.1)),
         (stage("1/BatchV2", 200, 0.4),),
     ]
-    monkeypatch.setattr(pipeline, "stages", lambda look: looks[look])
-    totals = pipeline.StageTotals()
+    monkeypatch.setattr(samples, "stages", lambda look: looks[look])
+    totals = samples.StageTotals()
     *_, total = (totals.look(number) for number in range(4))
     assert [(one.name, one.produced, round(one.busy_s, 9), one.elements) for one in total] == [
         ("1/BatchV2", 200, 0.4, 2),
