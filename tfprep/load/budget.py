@@ -301,12 +301,12 @@ class _Sender(pickle.Pickler):
         return NotImplemented
 
 
-def not_sendable(parts: Any, ops: Any) -> str:
-    """Return why worker processes cannot read these parts with these ops; empty where they can."""
+def not_sendable(reading: Any) -> str:
+    """Return why worker processes cannot read this; empty where they can."""
     if not hasattr(os, "memfd_create"):
         return "this system has no memfd_create"
     try:
-        _Sender(io.BytesIO()).dump((parts, ops))
+        _Sender(io.BytesIO()).dump(reading)
     except Exception as error:
         return f"a codec or an op cannot be sent to another process ({error})"
     return ""

@@ -75,7 +75,7 @@ class Pipeline:
         self.pool: WorkerPool | None = None
         if self._shared is not None:
             setup = Setup(
-                self.assembler.reading,
+                self.plan.reading,
                 self._shared.fd,
                 outputs=[output for output in plan.from_records if output.has_array],
                 sent=[output.name for output in plan.from_records if not output.has_array],
@@ -143,7 +143,7 @@ class Pipeline:
         """Start the reading threads and worker processes, unless they run. LoaderError after `close`."""
         if self.closed:
             raise LoaderError(CLOSED)
-        stop_opencv_threads(self.assembler.reading)
+        stop_opencv_threads(self.plan.reading)
         threads = self.plan.threads
         if self.pool is not None:
             self.pool.on_done(partial(answer, self.pool.state))

@@ -15,7 +15,6 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,7 +39,7 @@ from tfprep.load.options import DEFAULTS, MOST_STEPS, LoaderOptions, deciding, d
 from tfprep.load.order.samplers import used_variants, whole_number
 from tfprep.load.order.schedule import MOST_EPOCHS, BatchSchedule
 from tfprep.load.outputs import EXTRA, Output, Outputs, resolve
-from tfprep.load.reader.rows import StoredField, Target, targets_of, uses_of
+from tfprep.load.reader.rows import Reading, StoredField, targets_of, uses_of
 from tfprep.load.reader.table import RecordTable, SplitRows, digest
 from tfprep.load.selection import added_fields, check_class_names, common_specs, is_training, select
 from tfprep.storage.urls import is_remote
@@ -67,7 +66,6 @@ class LoaderPlan:
     Attributes:
         options: The options; where training, variants and order were not given, with what that means for these splits.
         ops: The ops and derived inputs that are given, as states name them; without those that cannot be described.
-        augmentation: What happens to each sample; None where nothing does.
         mixing: What happens to full batches; None where nothing does.
         filled: The outputs as rows are filled with them.
         outputs: The outputs that are delivered.
@@ -78,19 +76,16 @@ class LoaderPlan:
         batch_rows: Samples that this host reads for its largest batch.
         tables: The places of records: "" for the records themselves, then by the names of added fields that are read. The records
             of added fields have the numbers of those that they belong to.
-        fields_in: The stored fields that are read, by the table that has their records.
-        targets: Where their values go, and those of fields that are derived.
+        reading: The files of all tables, the fields that are read from each, and what happens to each sample.
         threads: Threads that read and decode, in all processes together.
         workers: Who fills batches, and why.
         memory: The memory that batches, decoding, worker processes and the cache take.
-        free_memory: The memory that is free now, in bytes.
         is_remote: True if records are at URLs.
         keeps_decoded: True if a cache is made: by default none that holds too little to be worth its memory.
     """
 
     options: LoaderOptions
     ops: Mapping[str, Any]
-    augmentation: Augmentation | None
     mixing: Mixing | None
     filled: Outputs
     outputs: Outputs
@@ -100,28 +95,16 @@ class LoaderPlan:
     schedule: BatchSchedule
     batch_rows: int
     tables: Mapping[str, RecordTable]
-    fields_in: Mapping[str, Sequence[StoredField]]
-    targets: Sequence[Target]
+    reading: Reading
     threads: int
     workers: WorkersPlan
     memory: MemoryPlan
-    free_memory: int
     is_remote: bool
     keeps_decoded: bool
 
     @property
     def table(self) -> RecordTable:
         return self.tables[""]
-
-    @property
-    def files(self) -> list[Path]:
-        """The shards of all tables."""
-        return [path for table in self.tables.values() for path in table.files]
-
-    @property
-    def is_cold(self) -> bool:
-        """True if the page cache cannot hold all files, so that most reads go to the disk."""
-        return sum(table.shard_bytes for table in self.tables.values()) > self.free_memory
 
     @property
     def training(self) -> bool:
@@ -143,11 +126,11 @@ class LoaderPlan:
         selection = [type(sampler).__name__, {option.name: getattr(sampler, option.name) for option in fields(sampler)}]
         rules = [
             OPS,
-            self.augmentation.views[0].forms[0].rules if self.augmentation else {},
+            self.reading.augmentation.views[0].forms[0].rules if self.reading.augmentation else {},
             self.mixing.labels if self.mixing else {},
         ]
         if manifest.imported is not None:  # another index of the same shards may declare other kinds, shapes and forms
-            rules.append([manifest.fields[field.name] for field in self.fields_in[""]])
+            rules.append([manifest.fields[field.name] for field in self.reading.fields[0]])
         return {
             "dataset": [source.name for source in self.sources],
             "fingerprint": self.table.fingerprint,
@@ -240,14 +223,24 @@ def plan_loader(sources: Sequence[SplitRows], options: LoaderOptions) -> LoaderP
     for name in dict.fromkeys([*delivered, *sorted(needed)]):
         field = StoredField(name, datasets[0].codecs[name], stored[name])
         fields_in.setdefault(datasets[0].group_of(name), []).append(field)
-    tables = {"": table}
-    for group in [group for group in fields_in if group]:
-        tables[group] = RecordTable(
+    tables = {"": table} | {
+        group: RecordTable(
             [replace(part, dataset=added_fields(part.dataset, part.split, group, part.read)) for part in sources]
         )
+        for group in fields_in
+        if group
+    }
+    cpus, free_memory = usable_cpus(), available_memory()
+    reading = Reading(
+        paths=[path for table in tables.values() for path in table.files],
+        imported=[flag for table in tables.values() for flag in table.imported],
+        fields=list(fields_in.values()),
+        targets=targets,
+        augmentation=augmentation,
+        announce=sum([table.shard_bytes for table in tables.values()]) > free_memory,
+    )
 
     # By whom, in which memory.
-    cpus, free_memory = usable_cpus(), available_memory()
     remote = any(is_remote(dataset.shards_folder) for dataset in datasets)
     threads, budget = options.threads or cpus, budget_bytes(options.memory_budget, free_memory)
     batch_rows = -(-min(schedule.size, schedule.batch_size) // schedule.hosts.count) + schedule.partners
@@ -261,20 +254,19 @@ def plan_loader(sources: Sequence[SplitRows], options: LoaderOptions) -> LoaderP
         options.workers, threads, cpus=cpus, records=0 if all_cached else schedule.size // options.host.count,
         views=len(augmentation.views) if augmentation else 0, budget=budget,
         needed=batch * ((options.prefetch or 1) + HELD_ELSEWHERE) + working,
-        obstacle=lambda: _obstacle(filled, specs, fields_in, augmentation, remote),
+        obstacle=lambda: _obstacle(filled, specs, reading, remote),
     )  # fmt: skip
     most = workers.most_prefetch(batch_rows)
     memory = plan_memory(budget, batch, options.prefetch, most, working + workers.nbytes, fetches=remote)
     if caches and options.cache == "auto":
         # A hit saves more than a read where something is decoded.
-        decodes = not all(use.direct for fields in fields_in.values() for use in uses_of(fields, targets))
+        decodes = not all(use.direct for fields in reading.fields for use in uses_of(fields, targets))
         least = math.ceil(table.records * (PARTLY if decodes else 1))
         caches = memory.cache_bytes >= least * row_bytes(from_records)
     return LoaderPlan(
-        options=options, ops=ops, augmentation=augmentation, mixing=mixing, filled=filled, outputs=outputs, indexed=indexed,
-        from_records=from_records, schedule=schedule, channels_first=channels_first,
-        batch_rows=batch_rows, tables=tables, fields_in=fields_in, targets=targets, threads=threads, workers=workers,
-        memory=memory, free_memory=free_memory, is_remote=remote, keeps_decoded=caches,
+        options=options, ops=ops, mixing=mixing, filled=filled, outputs=outputs, indexed=indexed, from_records=from_records,
+        channels_first=channels_first, schedule=schedule, batch_rows=batch_rows, tables=tables, reading=reading,
+        threads=threads, workers=workers, memory=memory, is_remote=remote, keeps_decoded=caches,
     )  # fmt: skip
 
 
@@ -393,14 +385,13 @@ def _may_cache(options: LoaderOptions, read: Outputs, augmentation: Augmentation
 def _obstacle(
     filled: Outputs,
     specs: Mapping[str, FieldSpec],
-    fields_in: Mapping[str, Sequence[StoredField]],
-    augmentation: Augmentation | None,
+    reading: Reading,
     remote: bool,
 ) -> str:
     """Why worker processes cannot read this; empty where they can."""
     for output in filled.outputs:
         if None in output.shape and {specs[name].kind for name in output.fields} & RASTER_KINDS:
             return f"the samples of {output.name!r} differ in size, and worker processes fill arrays of one size"
-    if not any(fields_in.values()):
+    if not any(reading.fields):
         return "the index holds all that is read"
-    return "records at a URL are fetched by threads" if remote else not_sendable(fields_in, augmentation)
+    return "records at a URL are fetched by threads" if remote else not_sendable(reading)

@@ -20,7 +20,7 @@ from tfprep.load.order.schedule import Samples
 from tfprep.load.outputs import Output
 from tfprep.load.plan import LoaderPlan
 from tfprep.load.reader.files import ByteSpans, Fetched
-from tfprep.load.reader.rows import Reading, RowReader, Rows, UnreadRow
+from tfprep.load.reader.rows import RowReader, Rows, UnreadRow
 from tfprep.load.reader.workers import Part, Unread, WorkerPool
 from tfprep.load.slots import private_block
 from tfprep.load.threads import ThreadState
@@ -180,10 +180,7 @@ class BatchAssembler:
 
     def __init__(self, plan: LoaderPlan, bad: BadRecords, cache: DecodedCache | None) -> None:
         self._plan, self._table, self._indexed, self._bad, self._cache = plan, plan.table, plan.indexed, bad, cache
-        imported = [flag for table in plan.tables.values() for flag in table.imported]
-        fields = list(plan.fields_in.values())
-        self.reading = Reading(plan.files, imported, fields, plan.targets, plan.augmentation, announce=plan.is_cold)
-        self.reader = RowReader(self.reading)
+        self.reader = RowReader(plan.reading)
         self._verified = np.full(plan.table.records, plan.options.verify == "never", np.uint8)
 
     @property
