@@ -135,6 +135,9 @@ def test_a_mix_of_folds_has_no_other_split(data):
         mix({mixed: 1, data: 2}).numpy_loader("train")  # type: ignore[dict-item]
     with pytest.raises(LoaderError, match="a mix names at least one opened dataset or fold"):
         mix({str(data.path): 1})  # type: ignore[dict-item]
+    for share in ("much", None, True):
+        with pytest.raises(LoaderError, match=r"the shares of a mix are numbers from 0 on, not \["):
+            mix({data: share})
 
 
 def test_where_leaves_nothing_of_a_fold(data):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
+from tfprep.checks import is_number
 from tfprep.codecs import Scalar, Text
 from tfprep.dataset import Dataset
 from tfprep.dataset.dataset import read_dataset
@@ -479,6 +480,8 @@ def mix(shares: Mapping[Data | Subset, float]) -> Mix:
         )
     if not shares or not all(isinstance(data, Loaders) for data in shares):
         raise LoaderError(f"a mix names at least one opened dataset or fold: mix({{a: 0.7, b: 0.3}}), not {[*shares]}")
+    if not all(map(is_number, shares.values())):
+        raise LoaderError(f"the shares of a mix are numbers from 0 on, not {[*shares.values()]}")
     return Mix(dict(shares))
 
 
