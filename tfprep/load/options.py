@@ -28,13 +28,13 @@ from tfprep.load.budget import WorkersChoice
 from tfprep.load.order.samplers import VariantChoice, whole_number
 from tfprep.load.order.schedule import Hosts, OrderName, Remainder
 from tfprep.load.order.where import Where
-from tfprep.load.outputs import FieldChoice
 from tfprep.recipe.checks import check_derive, check_ops, with_inner
 
 OnBad: TypeAlias = Literal["raise", "skip"]
 Verify: TypeAlias = Literal["always", "first_epoch", "never"]
 CacheChoice: TypeAlias = Literal["auto", "decoded", False]
 Layout: TypeAlias = Literal["NHWC", "NCHW"]
+FieldChoice: TypeAlias = str | Sequence[str] | Mapping[str, str | Sequence[str]]
 ShuffleBuffer: TypeAlias = int | Literal["auto"] | None
 
 MOST_BATCH, MOST_STEPS = 1 << 24, 1 << 36

@@ -13,19 +13,20 @@ Beside the stored fields there are "key" (the sample's key, text) and "variant" 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from tfprep.errors import LoaderError
 from tfprep.fields import RASTER_KINDS, Array, FieldSpec
 
-FieldChoice: TypeAlias = "str | Sequence[str] | Mapping[str, str | Sequence[str]]"
-"""Values of `inputs` and `targets`."""
+if TYPE_CHECKING:  # it imports pyarrow, which worker processes do without
+    from tfprep.load.options import FieldChoice, LoaderOptions
+
 Structure: TypeAlias = Any
 """The form in which outputs make an element: the names of outputs in a dict, in a tuple, or a single name."""
 
@@ -111,15 +112,9 @@ class Outputs:
         return mapped(self.structure, values.__getitem__)
 
 
-def resolve(
-    specs: Mapping[str, FieldSpec],
-    fields: Sequence[str] | None,
-    inputs: FieldChoice | None,
-    targets: FieldChoice | None,
-    sample_weight: str | None,
-    pad: Mapping[str, int] | None = None,
-) -> Outputs:
-    """The outputs that these options name; LoaderError where a name is unknown, or fields cannot be stacked or padded."""
+def resolve(specs: Mapping[str, FieldSpec], options: LoaderOptions) -> Outputs:
+    """The outputs that the options name; LoaderError where a name is unknown, or fields cannot be stacked or padded."""
+    fields, inputs, targets, sample_weight = options.fields, options.inputs, options.targets, options.sample_weight
     outputs: dict[str, Output] = {}
     if sample_weight is not None and (inputs is None or targets is None):
         raise LoaderError("sample_weight is the third of (inputs, targets, sample_weight): name all three")
@@ -140,7 +135,7 @@ def resolve(
             raise LoaderError(f"sample_weight is the name of one stored number, or of a map, not {sample_weight!r}")
         structure = (*structure, _chosen(specs, sample_weight, WEIGHT, outputs))
     made = Outputs(tuple(outputs.values()), structure)
-    return replace(made, outputs=_padded(made, specs, pad)) if pad else made
+    return replace(made, outputs=_padded(made, specs, options.pad)) if options.pad else made
 
 
 def _padded(outputs: Outputs, specs: Mapping[str, FieldSpec], pad: Mapping[str, int]) -> tuple[Output, ...]:

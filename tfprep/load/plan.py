@@ -288,7 +288,7 @@ def _read(
 ) -> Outputs:
     """The outputs that the options name, as records give them."""
     try:
-        outputs = resolve(specs, options.fields, options.inputs, options.targets, options.sample_weight, options.pad)
+        outputs = resolve(specs, options)
     except LoaderError as error:
         if len(sources) == 1:
             raise

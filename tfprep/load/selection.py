@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -102,12 +102,8 @@ def is_training(sources: Sequence[SplitRows]) -> bool:
 # --- which, and how often ------------------------------------------------------------------------------------------------
 
 
-class Selection(NamedTuple):
-    """A sampler, the row of each of its samples (None: the same number), and the samples of each bucket."""
-
-    sampler: Sampler
-    rows: Numbers | None
-    buckets: tuple[int, ...] = ()
+Selection: TypeAlias = tuple[Sampler, Numbers | None, tuple[int, ...]]
+"""A sampler, the row of each of its samples (None: the same number), and the samples of each bucket, if there are buckets."""
 
 
 def select(table: RecordTable, options: LoaderOptions, least: int) -> Selection:
@@ -145,10 +141,9 @@ def select(table: RecordTable, options: LoaderOptions, least: int) -> Selection:
         _, counts = np.unique(values, return_counts=True)
         sizes, quota = tuple(counts.tolist()), -(-len(values) // len(counts))
         members = (order if rows is None else rows[order]).astype(np.int64)
-        return Selection(StratifiedSampler(sizes, (quota,) * len(sizes), options.seed), members)
+        return StratifiedSampler(sizes, (quota,) * len(sizes), options.seed), members, ()
     if options.weights is not None:
-        weights = _weights(table, rows, options.weights, class_names)
-        return Selection(WeightedSampler(weights, options.seed), rows)
+        return WeightedSampler(_weights(table, rows, options.weights, class_names), options.seed), rows, ()
     if options.bucket is not None:
         if shares is not None:
             raise LoaderError(
@@ -156,13 +151,13 @@ def select(table: RecordTable, options: LoaderOptions, least: int) -> Selection:
             )
         return _in_buckets(table, rows, options.bucket.sizes, options.batch_size, least)
     if shares is None:
-        return Selection(UniformSampler(table.samples if rows is None else len(rows)), rows)
+        return UniformSampler(table.samples if rows is None else len(rows)), rows, ()
     # Each part in proportion to its share, exactly in every epoch, which is as long as all parts together.
     numbers = np.arange(table.samples) if rows is None else rows
     part = table.part_of(numbers)
     sizes = tuple(np.bincount(part, minlength=len(shares)).tolist())
     sampler = StratifiedSampler(sizes, _apportion(len(numbers), shares), options.seed)
-    return Selection(sampler, numbers[np.argsort(part, kind="stable")].astype(np.int64))
+    return sampler, numbers[np.argsort(part, kind="stable")].astype(np.int64), ()
 
 
 def _in_buckets(
@@ -184,7 +179,7 @@ def _in_buckets(
                 "them would ever be seen. Leave this size out, so that the next one takes them, or use remainder='keep'"
             )
     order = np.argsort(bucket, kind="stable")
-    return Selection(UniformSampler(len(order)), (order if rows is None else rows[order]).astype(np.int64), counts)
+    return UniformSampler(len(order)), (order if rows is None else rows[order]).astype(np.int64), counts
 
 
 def _apportion(total: int, shares: Sequence[float]) -> tuple[int, ...]:

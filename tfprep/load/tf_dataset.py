@@ -66,7 +66,7 @@ def plain_dataset(source: SplitRows, options: LoaderOptions, shuffle_buffer: Shu
     variants = ("random" if options.training else 0) if options.variants is None else options.variants
     used = used_variants(variants, info.variants)
     specs = common_specs([source])
-    outputs = resolve(specs, options.fields, options.inputs, options.targets, options.sample_weight)
+    outputs = resolve(specs, options)
     groups = dict.fromkeys(data.group_of(name) for name in outputs.fields)
     places = [data, *(added_fields(data, split, group, used) for group in groups if group)]
     for place in places:
