@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from tfprep.load.order.samplers import Numbers
 from tfprep.load.outputs import Output
 
 if TYPE_CHECKING:
+    from tfprep.load.options import WorkersChoice
     from tfprep.load.reader.table import RecordTable
 
 DEFAULT_SHARE = 0.25
@@ -207,9 +208,6 @@ TASK_ROWS, TASK_BYTES = 128, 24 << 20
 fills: some 30 ms, as the batches of a task come at the same time."""
 PROCESSES_SHARE = 0.5
 """The most that all processes may take of `memory_budget`."""
-
-
-WorkersChoice: TypeAlias = Literal["auto", "threads", "processes"]
 
 
 @dataclass(frozen=True)

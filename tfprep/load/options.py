@@ -24,7 +24,6 @@ from tfprep.augment.transform import ColorOp, GeometryOp
 from tfprep.derive.inputs import Derived
 from tfprep.errors import LoaderError, RecipeError
 from tfprep.fields import Size
-from tfprep.load.budget import WorkersChoice
 from tfprep.load.order.samplers import VariantChoice, whole_number
 from tfprep.load.order.schedule import Hosts, OrderName, Remainder
 from tfprep.load.order.where import Where
@@ -32,6 +31,7 @@ from tfprep.recipe.checks import check_derive, check_ops, with_inner
 
 OnBad: TypeAlias = Literal["raise", "skip"]
 Verify: TypeAlias = Literal["always", "first_epoch", "never"]
+WorkersChoice: TypeAlias = Literal["auto", "threads", "processes"]
 CacheChoice: TypeAlias = Literal["auto", "decoded", False]
 Layout: TypeAlias = Literal["NHWC", "NCHW"]
 FieldChoice: TypeAlias = str | Sequence[str] | Mapping[str, str | Sequence[str]]
