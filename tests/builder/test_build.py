@@ -282,10 +282,13 @@ Build._publish = publish
 
 
 def test_what_publishes_a_version_is_imported_while_workers_are_busy(tmp_path):
-    """All cores but one wait for the publication."""
+    """All cores but one wait for the publication. A build that finds nothing to do imports nothing that only a report needs."""
     write_photos(tmp_path / "raw", 6)
     done = run([sys.executable, "-c", PUBLISHED + IMPORTS, 1], cwd=tmp_path)
     assert done.stdout.splitlines()[0] == "[]", done.stderr
+    shown = "print('tfprep.inspect.stats' in sys.modules, summary.built_shards)"
+    again = run([sys.executable, "-c", IMPORTS + shown, 1], cwd=tmp_path)
+    assert again.stdout.splitlines()[1] == "False 0", again.stderr
 
 
 def test_a_build_with_its_report_and_its_workers_import_no_framework(full, tmp_path):

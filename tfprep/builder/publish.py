@@ -30,9 +30,6 @@ from tfprep.dataset.other_readers import tfds_files
 from tfprep.dataset.versions import NewVersion
 from tfprep.errors import BuildError, DatasetError, TooManyRejectedError
 from tfprep.fields import FieldSpec
-from tfprep.inspect.leaks import find_leaks
-from tfprep.inspect.pages.report import BuildFacts, report_page
-from tfprep.inspect.stats import statistics_of
 from tfprep.storage.local import writing
 from tfprep.storage.store import open_store
 from tfprep.storage.urls import durable_write, names_in, remove_files
@@ -266,6 +263,11 @@ def write_report(
     Returns:
         Why it was not written; "" if it was. The dataset is complete, so a report that fails must not make the build fail.
     """
+    # A build that finds nothing to do writes no report.
+    from tfprep.inspect.leaks import find_leaks
+    from tfprep.inspect.pages.report import BuildFacts, report_page
+    from tfprep.inspect.stats import statistics_of
+
     stages = {stage: sum(receipt.seconds.get(stage, 0.0) for receipt in receipts) for stage in _STAGES}
     stages = {stage: total for stage, total in stages.items() if total}
     accepted = sum(receipt.code_accepted for receipt in receipts)

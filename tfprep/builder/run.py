@@ -523,7 +523,8 @@ def _import_publication() -> None:
     from PIL import Image
 
     from tfprep.builder import publish  # noqa: F401
-    from tfprep.inspect.pages import environment
+    from tfprep.inspect import leaks, stats  # noqa: F401
+    from tfprep.inspect.pages import environment, report  # noqa: F401
 
     for module in ("importlib.metadata", "numpy.ma", "numpy.random", "pyarrow.compute"):
         importlib.import_module(module)
