@@ -10,7 +10,7 @@ from PIL import Image
 
 from tests.commands import status_of
 from tests.damage import flip
-from tfprep.builder import BuildOptions, build
+from tfprep.builder import BuildOptions, build, plan_build
 from tfprep.dataset import index_tfrecords, open_dataset
 from tfprep.dataset.verify import verify
 from tfprep.storage.local import whole_folder
@@ -101,19 +101,33 @@ def test_an_export_inside_of_the_dataset_does_not_stop_builds(copy):
 
 
 def test_damaged_notes_of_a_build_never_get_into_the_dataset(copy):
-    """A flipped bit in a receipt, or in the rows that belong to it, or no rows, and an index that has to be made from them."""
+    """A flipped bit in a receipt, or in the rows that belong to it, or no rows, or those of another shard, and an index that has
+    to be made from them."""
     whole, rng, path = published(copy), np.random.default_rng(2), copy / "out/.tfprep/receipts/train-00000.json"
-    for part in ("receipt", "rows", "no rows"):
+    for part in ("receipt", "rows", "no rows", "other rows"):
         lines = path.read_bytes().splitlines(keepends=True)
         head, size = sum(map(len, lines[:2])), path.stat().st_size
         if part == "no rows":
             os.truncate(path, head)
+        elif part == "other rows":
+            other = path.with_name("train-00001.json").read_bytes().splitlines(keepends=True)
+            path.write_bytes(b"".join(lines[:2] + other[2:]))
         else:
             start, stop = (0, head) if part == "receipt" else (head, size)
             flip(path, int(rng.integers(start, stop)), bit=1 << int(rng.integers(8)))
         (copy / "out/current/index.parquet").unlink()
         assert fix(copy).built_shards == 1
         assert published(copy) == whole
+
+
+@pytest.mark.parametrize("change", [(b'"variants": 2', b'"variants": 3'), (b'"indexed"', b'"indexes"'), (b"{", b"[] ")])
+def test_a_damaged_note_of_a_recipe_says_nothing(copy, change):
+    for note in (copy / "out/.tfprep/recipes").iterdir():
+        content = note.read_bytes()
+        note.write_bytes(content.replace(*change, 1))
+    (copy / "recipe.py").write_text(TINY.replace("codecs.Png()", "codecs.Raw()"))
+    states = plan_build(copy / "recipe.py", copy / "out", copy / "raw")
+    assert {state.why for state in states if state.split == "train"} == {"the recipe or the classes changed"}
 
 
 def test_a_pointer_that_was_set_back_by_hand_mixes_no_versions(copy):

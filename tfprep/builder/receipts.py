@@ -7,7 +7,7 @@ decides. `identity` also tells a file from another of the same size and time tha
 it covers inodes and the times at which those changed. It is compared only within one file system, because copies differ.
 
 The file of a receipt has two parts, the receipt and its contents, so that they always belong together. Each is a line of JSON and
-a line with the SHA-256 of that. Damage costs that the shard is built again.
+a line with the SHA-256 of the file up to there. Damage costs that the shard is built again.
 """
 
 from __future__ import annotations
@@ -220,8 +220,8 @@ def read_receipts(layout: Layout, shards: Iterable[tuple[str, int]]) -> Iterator
 
 def write_receipt(layout: Layout, receipt: Receipt, contents: Contents) -> None:
     """Write a receipt and its contents, in one step."""
-    rows = with_digest(vars(contents))  # asdict() would copy every row
-    durable_write(layout.receipt(receipt.split, receipt.shard), with_digest(asdict(receipt)) + rows)
+    text = with_digest(vars(contents), with_digest(asdict(receipt)))  # asdict() would copy every row
+    durable_write(layout.receipt(receipt.split, receipt.shard), text)
 
 
 def withdraw_receipt(layout: Layout, split: str, shard: int) -> None:
@@ -242,9 +242,9 @@ def read_contents(layout: Layout, receipt: Receipt) -> Contents:
     """
     path = layout.receipt(receipt.split, receipt.shard)
     try:
-        text, digest, contents = read_content(path).split(b"\n", 2)
-        if without_digest(text + b"\n" + digest)["signature"] == receipt.signature:
-            return from_json(Contents, without_digest(contents))
+        contents = from_json(Contents, without_digest(content := read_content(path)))
+        if json.loads(content[: content.find(b"\n")])["signature"] == receipt.signature:
+            return contents
     except (FileNotFoundError, ValueError) as error:
         remove_file(path)
         raise BuildError(f"{path} is damaged ({error}); run the build again, it builds this shard again") from error

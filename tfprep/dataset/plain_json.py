@@ -38,18 +38,18 @@ def _plain(value: Any) -> dict[str, Any]:
     raise TypeError(f"{value!r} has no form in JSON")
 
 
-def with_digest(document: Mapping[str, Any]) -> str:
-    """Return a document as one line of JSON, and its SHA-256 on another. Receipts are written so."""
-    text = json.dumps(document)
+def with_digest(document: Mapping[str, Any], before: str = "") -> str:
+    """Return `before`, a document as one line of JSON, and the SHA-256 of all this on another. Receipts are written so."""
+    text = f"{before}{json.dumps(document)}"
     return f"{text}\n{sha256(text.encode()).hexdigest()}\n"
 
 
 def without_digest(content: bytes) -> Any:
-    """Return the document of `with_digest`; ValueError where a byte was changed."""
-    text, _, digest = content.removesuffix(b"\n").rpartition(b"\n")
-    if sha256(text).hexdigest().encode() != digest:
+    """Return the document of `with_digest`; ValueError where a byte was changed, also in what is before the document."""
+    end = content.rfind(b"\n", 0, -1)
+    if sha256(memoryview(content)[:end]).hexdigest().encode() != content[end + 1 :].removesuffix(b"\n"):
         raise ValueError("its checksum is wrong")
-    return json.loads(text)
+    return json.loads(content[content.rfind(b"\n", 0, end) + 1 : end])
 
 
 # --- from JSON --------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from tfprep.builder.layout import Layout
 from tfprep.builder.options import BuildOptions
 from tfprep.builder.planning.samples import ArrangedSamples, SampleTable, arrange, collect_samples, limit_samples
 from tfprep.builder.receipts import ShardTask
+from tfprep.dataset.plain_json import with_digest
 from tfprep.errors import SourceError
 from tfprep.optional import HAS_OPENCV, cv2
 from tfprep.recipe import Recipe
@@ -150,7 +151,7 @@ def remember(plan: Plan, layout: Layout, options: BuildOptions) -> None:
     names = names_in(layout.recipes)
     for split, fingerprint in plan.fingerprints.items():
         if f"{fingerprint}.json" not in names:
-            durable_write(layout.recipes / f"{fingerprint}.json", json.dumps(plan.described[split]))
+            durable_write(layout.recipes / f"{fingerprint}.json", with_digest(plan.described[split]))
 
 
 def _described(recipe: Recipe, listing: Listing, split: str, train: str) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from tfprep.builder.receipts import (
     same_files,
     write_receipt,
 )
+from tfprep.dataset.plain_json import without_digest
 from tfprep.errors import BuildError, DatasetError
 from tfprep.recipe.describe import NO_SOURCE, only_code_changed, what_changed
 from tfprep.seeding import sample_hashes
@@ -150,11 +150,11 @@ def _recipe_change(plan: Plan, layout: Layout, receipt: Receipt, state: ShardSta
     files that no others took the place of."""
     split, shard = receipt.split, receipt.shard
     try:
-        old = json.loads(read_content(layout.recipes / f"{receipt.fingerprint}.json"))
+        old = without_digest(read_content(layout.recipes / f"{receipt.fingerprint}.json"))
     except (OSError, ValueError):
         return replace(state, why="the recipe or the classes changed")
     new = plan.described[split]
-    was, now = old.get("versions", {}), new["versions"]
+    was, now = old["versions"], new["versions"]
     if versions := [f"{name} {was.get(name)} -> {now[name]}" for name in now if was.get(name) != now[name]]:
         return replace(state, why=f"built with other versions: {', '.join(versions)}")
     changes = what_changed(old["recipe"], new["recipe"]) + differing_listings(old, new)
