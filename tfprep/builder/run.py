@@ -334,10 +334,8 @@ class Build:
         notes = publish.notes_on_build(receipts, manifest, before if self.options.limit is None else None)
         for line in notes:
             self.log_event("warning", line)
-        for line in [
-            *publish.empty_parts(manifest),
-            *(publish.other_shares(manifest) if self.options.limit is None else ()),
-        ]:
+        shares = publish.other_shares(manifest) if self.options.limit is None else ()
+        for line in [*publish.empty_parts(manifest), *shares]:
             self.log_event("empty", line)
         if fault := publish.write_report(folder, manifest, receipts, seconds, samples, plan.listing.tally, notes):
             self.log_event("report", fault)
@@ -523,7 +521,6 @@ def _import_publication() -> None:
     from PIL import Image
 
     from tfprep.builder import publish  # noqa: F401
-    from tfprep.inspect import leaks, stats  # noqa: F401
     from tfprep.inspect.pages import environment, report  # noqa: F401
 
     for module in ("importlib.metadata", "numpy.ma", "numpy.random", "pyarrow.compute"):

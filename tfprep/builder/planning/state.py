@@ -169,12 +169,11 @@ def _recipe_change(plan: Plan, layout: Layout, receipt: Receipt, state: ShardSta
 
 def accept_code(plan: Plan, layout: Layout, states: Iterable[ShardState]) -> None:
     """Let the plan's code count as the code that built these shards, which differ in nothing else (`ShardState.of_code`)."""
-    places = [(state.split, state.shard) for state in states]
-    for (split, shard), receipt in zip(places, read_receipts(layout, places), strict=True):
+    for receipt in read_receipts(layout, [(state.split, state.shard) for state in states]):
         if receipt is not None:
-            contents, signature = read_contents(layout, receipt), plan.signature(split, shard)
-            accepted = replace(receipt, fingerprint=plan.fingerprints[split], signature=signature, code_accepted=True)
-            write_receipt(layout, accepted, contents)
+            fingerprint, signature = plan.fingerprints[receipt.split], plan.signature(receipt.split, receipt.shard)
+            accepted = replace(receipt, fingerprint=fingerprint, signature=signature, code_accepted=True)
+            write_receipt(layout, accepted, read_contents(layout, receipt))
 
 
 def _differences(changed: int, added: int, removed: int) -> str:
