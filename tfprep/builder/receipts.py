@@ -57,7 +57,7 @@ class ShardTask:
     expected: Mapping[str, str] = field(default_factory=dict)
 
 
-_HEAD_BYTES = 1 << 16
+_HEAD_BYTES = 1 << 14
 """Bytes from the beginning of a file in which nearly every receipt ends; its contents may have hundreds of megabytes."""
 _READ_AT_ONCE = 32
 """Receipts that are requested from a store at a time."""
