@@ -253,6 +253,13 @@ def test_other_library_versions_build_everything_again(full, monkeypatch):
     assert full.due() == NOTHING
 
 
+def test_several_reasons_are_told_with_their_numbers_of_shards(full):
+    full.build()
+    (full.out / ".tfprep/receipts/train-00000.json").unlink()
+    full.change_recipe("seed=3", "seed=4", '"train": 4, "val": 2', '"train": 4, "val": 1')
+    assert full.due() == "5 of 5 shards: the recipe changed: seed: 3 -> 4 (4 shards); not built yet (1 shard)"
+
+
 def test_missing_and_truncated_files_are_made_again(full):
     full.build()
     expected = digests(full.out)

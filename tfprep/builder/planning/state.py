@@ -114,7 +114,7 @@ def explain(states: Sequence[ShardState]) -> str:
     if not due:
         return f"nothing to build: {number(len(states), 'shard')} up to date"
     whys = Counter(state.why for state in due if not (state.changed or state.added or state.removed))
-    reasons = [f"{number(often, 'shard')} {why}" if len(whys) > 1 else why for why, often in whys.most_common()]
+    reasons = [f"{why} ({number(often, 'shard')})" if len(whys) > 1 else why for why, often in whys.most_common()]
     if differing := _differences(
         sum(state.changed for state in due), sum(state.added for state in due), sum(state.removed for state in due)
     ):
