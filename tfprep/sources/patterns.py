@@ -386,7 +386,7 @@ def spelled(root: Path, path: str) -> str:
 
 _SPLIT = re.compile(
     r"(?<![A-Za-z])(train[ _-]?val|train(?:ing)?|val(?:id(?:ation)?)?|dev|test(?:ing)?|eval(?:uation)?|holdout)"
-    r"(?=(?:data(?:set)?|set|annot(?:ation)?s?|masks?|labels?)?(?![A-Za-z])|(?<=(?-i:[a-z]))(?-i:[A-Z]))",
+    r"(?=(?:data(?:set)?|set|crops?|annot(?:ation)?s?|masks?|labels?)?(?![A-Za-z])|(?<=(?-i:[a-z]))(?-i:[A-Z]))",
     re.IGNORECASE,
 )
 """The name of a split as a word: as in `train2017`, `traindata`, `trainannot`, `trainLabels`, `seg_train`, not in `trainee`."""

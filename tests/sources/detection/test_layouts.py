@@ -127,6 +127,10 @@ READ: list[tuple[str, str | dict[str, str], Any]] = [
     ("set/ant/image_0# set/bee/image_0# set/bee/image_4", "set/{label}/*", None),
     ("cat/# dog/# classes.txt=names", "{label}/*", None),
     ("sea/a_train# city/pier#", "{label}/*", None),
+    ("n01440764/a# n02102040/b#", "{label}/*", None),
+    ("s1/a# s12/b#", "{label}/*", None),
+    ("Type_1/a# Type_2/b#", "{label}/*", None),
+    ("10/a# 500/b#", "{label}/*", None),
     ("Rain/a# Shine/b# Sunrise/c#", "{label}/*", None),
     ("train/images/a# valid/images/b#", "{split}/images/*", None),
     ("train/a# train/x.json=coco:train/ test/b# test/x.json=coco:test/ README_1.txt=names", "{split}/*", OBJECTS),
@@ -146,7 +150,9 @@ READ: list[tuple[str, str | dict[str, str], Any]] = [
     ("images/image_# masks/mask_#=0,1", "images/*", (0, 1)),
     ("img_dir/train/a# img_dir/val/b# ann_dir/train/a#=0,1,2 ann_dir/val/b#=0,1,2", "img_dir/{split}/*", (0, 1, 2)),
     ("train/a# train_masks/a#=0,1 test/b#", {"train/*": "train"}, (0, 1)),
-    ("traindata/a# traindata/a#=0,255 testdata/b# testdata/b#=0,255", "{split}data/*", (0, 1)),  # as CRACK500
+    ("traincrop/a# traincrop/a#=0,255 testcrop/b# testcrop/b#=0,255", "{split}crop/*", (0, 1)),  # as CRACK500
+    ("training/images/a#_training training/1st_manual/a#_manual1=0,255", "{split}/images/*", (0, 1)),  # as DRIVE
+    ("train_img/a# train_lab/a#=0,255", "{split}_img/*", (0, 1)),  # as DeepCrack
     ("train/#_sat train/#_mask=0,1,2", {"train/*": "train"}, (0, 1, 2)),
     ("images/Image_0#L labels/Image_0#L_1st_manual=0,1", "images/*", (0, 1)),
     ("train/a#.png val/b#.png trainannot/a#=0,11 valannot/b#=0,11", "{split}/*", (0, 11)),
@@ -365,7 +371,16 @@ def masks_and_depths(root: Path) -> None:
 
 def splits_in_a_readme_of_hugging_face(root: Path) -> None:
     lay_out(root, "cat/a# dog/b#")
-    write(root, "README.md", "---\nconfigs:\n- data_files:\n  - split: train\n    path: cat\n---\n")
+    write(root, "README.md", "---\nconfigs:\n- drop_labels: true\n  data_files:\n  - split: train\n---\n")
+
+
+def parquet_of_two_labels(root: Path) -> None:
+    """As CIFAR-100 of Hugging Face."""
+    columns = {"fine": [0, 1, 2, 0], "coarse": [0, 1, 1, 0]}
+    features = {name: {"names": ["p", "q", "r"], "_type": "ClassLabel"} for name in columns}
+    table = pa.table({"image": [{"bytes": png(picture(n))} for n in range(4)], **columns})
+    table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    pq.write_table(table, root / "train.parquet")
 
 
 def parquet_of_edges(root: Path) -> None:
@@ -379,6 +394,7 @@ def zip_of_coco(root: Path) -> None:
     class_folders_in_zips(root)
     with zipfile.ZipFile(root / "train.zip", "a") as archive:
         archive.writestr("labels.json", "{}")
+        archive.writestr("labels/a.txt", "not beside an image, as its text is")
 
 
 def tars_of_classes(root: Path) -> None:
@@ -397,11 +413,13 @@ def test_masks_that_may_hold_shades_of_gray_get_a_check_line(tmp_path):
 MASKS_WITHOUT_AN_IMAGE = "images/b# masks/b#=0,1 images/c# masks/c#=0,1 masks/a0=0,1 masks/a1=0,1 masks/a2=0,1"
 REFUSED: dict[Callable[[Path], None] | str, str] = {
     coco_that_is_cut_short: "labels.json, line 1, column .*not whole JSON",
+    "im/train/a# im/val/b# x/train.json=coco:im/train/ x/val.json=coco:im/val/ x/all.json=coco:im/": "no source reads x/all.json",
+    parquet_of_two_labels: "several columns may be the label \\(fine, coarse\\)",
     coco_with_boxes_without_width: "2 annotations are dropped, such as annotation 0: a bbox is x, y, width and height",
     coco_whose_images_say_their_splits: "'subset' of an image may say its split, and this recipe draws new ones",
     one_mask_of_another_size: "images/c2.jpg: mask is 56 x 40, and its image 56 x 39",
     masks_and_depths: "no source reads 4 files",
-    splits_in_a_readme_of_hugging_face: "README.md names the splits train",
+    splits_in_a_readme_of_hugging_face: "README.md has configs with drop_labels: true, split: train",
     parquet_of_edges: "the images of 'conditioning' may be masks, or depths, edges",
     "im/#.png mk/#=0,255 t.csv=rows:im/:image,mask:im/NAME,mk/NAME": "hold 0 and 255: two classes, .* sources.Paired",
     "im/# t.csv=rows:im/::NAME,3,4,9,9,cat": "the first line names '0.jpg'",
@@ -420,7 +438,7 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     "im/a# im/b# t.csv=rows:im/:one,other,label:STEM,OTHER,LABEL": "im/{other} and im/{one}.jpg name different images",
     "im/# t.csv=rows:im/:image,labels:NAME,['LABEL']": "cells of 'labels' are lists as text",
     tars_of_classes: r"the names of archives \(n01440764.tar, n01443537.tar\) may be classes",
-    zip_of_coco: "the archive holds further files \\(json\\): unpack it",
+    zip_of_coco: "the archive holds further files \\(json, txt\\): unpack it",
     "images/# labels/#.txt=line": "write classes.txt with a name on each line",
     "images/# masks/#": "JPEG does not keep class numbers: write masks as PNG",
     "images/# annotations.xml=cvat": r"no source reads annotations.xml \(annotations of other tools: see docs",
@@ -430,6 +448,8 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     "red/a# blue/b#=0,1": "files such as blue/b.* have few colors, as masks have, and others are pictures",
     "im/# t.csv=rows:im/:image,label:NAME,0.25": "'0.25' and others in 'label' are numbers with fractions",
     "im/# t.csv=rows:im/:image,pixels:NAME,FLAG~3~10~2": "no column has the name of a label, and it may be pixels",
+    "im/# t.csv=rows:im/:image,ClassId,EncodedPixels:NAME,FLAG,1~3~FLAG": "not read: EncodedPixels, which may hold masks",
+    "im/# t.csv=rows:im/:image,label,is_train:NAME,LABEL,FLAG": "the column 'is_train' may say the splits",
     "im/# t.csv=rows:im/:image,patient_id:NAME,LABEL": "no column has the name of a label, and it may be patient_id",
     "im/# t.csv=rows:im/:image,class,category:NAME,cat,LABEL": "several columns may be the label \\(class, category\\)",
     "x/a# y/a#": r"x/\*.jpg and y/\*.jpg have names that correspond",
@@ -439,13 +459,20 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     "train/cat/a# train/dog/b# val/emu/c#": "val has the classes emu, which train does not have",
     "train_HR/# train_LR/#x2": r"{split}_HR/\*.jpg and {split}_LR/\*x2.jpg have names that correspond",
     "pear/a#_rgb pear/a#_part=0,1 plum/b#_rgb plum/b#_part=0,1": "pear/.* have names that correspond, as images and what belongs",
-    "0001/0001_raw 0001/0001_true 0002/0002_raw 0002/0002_true 0003/0003_raw 0003/0003_true": "hold one file of each kind",
+    "0001/0001_raw 0001/0001_true 0002/0002_raw 0002/0002_true": "0001, 0002 have names of dates, patients or sequences",
     "animal/cat/a# animal/dog/b# plant/rose/c#": "there are folders in folders",
     "control/a# test/b#": "names say test, and this recipe draws new splits",
     "trainA/a# trainB/b# testA/c# testB/d#": "names say test and train, and this recipe draws new splits",
     "train/cat/a# train/dog/b# val/cat/c# val/dog/d# trainval/cat/e# trainval/dog/f#": "may be in two splits",
     "train/cat.# train/dog.#": r"words come again in the names of files \(cat, dog\)",
     "patient1/a# cam_b/b# client_0/c# 2019-05~Rome/d# 40X/e# 0a1b2c3d/f# 69000/g#": "have names of dates, patients or sequences",
+    "P0012/a# P0101/b#": "P0012, P0101 have names of dates, patients or sequences",
+    "sub-01/a# sub-02/b#": "sub-01, sub-02 have names of dates, patients or sequences",
+    "01/a# 02/b# 10/c#": "01, 02, 10 have names of dates, patients or sequences",
+    "12/a# 13/b#": "12, 13 have names of dates, patients or sequences",
+    "March/a# May~2020/b#": "March, May 2020 have names of dates, patients or sequences",
+    "cat/a#@2x cat/a# dog/b#@2x dog/b#": "have names that correspond, as images and what belongs to them",
+    "anchor/a# positive/b#": "anchor do not have names of classes",
     "hazy_imgs/a# clear_imgs/b# database/c#": "clear_imgs, database, hazy_imgs do not have names of classes",
     "v_Run_g01_c01/a# v_Run_g01_c02/b# v_Walk_g02_c01/c#": "have names of dates, patients or sequences",
     "0a/0a1# 1b/1bc2#": "0a, 1b are the beginnings of the names inside",
@@ -507,7 +534,6 @@ CHECKED: dict[Callable[[Path], None] | str, str] = {
     "im/# t.csv=rows:im/:image,class:NAME,LABEL~cat": "'a cat' is taken for one class; separator=' ' would divide it",
     "im/# t.csv=rows:im/:name,cell,xmin,ymin,xmax,ymax:NAME,3,14,10,42,30;NAME,7,1,1,9,9":
         "not read: cell (label=",
-    "im/# t.csv=rows:im/:image,ClassId,EncodedPixels:NAME,FLAG,1~3~FLAG": "not read: EncodedPixels (label=, fields=)",
     "im/# t.csv=rows:im/:id,has_cactus:NAME,LABEL": "the label is the column 'has_cactus' (label=)",
 }  # fmt: skip
 """What is said of a layout that is read."""
@@ -559,6 +585,13 @@ def test_pictures_of_one_scene_are_not_of_two_classes_nor_masks(tmp_path, mode, 
     for path in lay_out(tmp_path, "x/#.png y/#.png")[:4]:
         Image.open(tmp_path / path).convert(mode).point(change).save(tmp_path / path.replace("x", "y"))
     with pytest.raises(SourceError, match=r"x/\*.png and y/\*.png have names that correspond"):
+        detect(tmp_path)
+
+
+def test_an_array_is_taken_for_classes_by_its_name_only(tmp_path):
+    np.save(tmp_path / "images.npy", np.zeros((4, 9, 9), np.uint8))
+    np.save(tmp_path / "ages.npy", np.arange(4))
+    with pytest.raises(SourceError, match="nothing says which array holds images .* and which their classes"):
         detect(tmp_path)
 
 

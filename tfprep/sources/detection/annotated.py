@@ -106,7 +106,7 @@ def coco(files: Files) -> Iterator[Reading]:
             groups.setdefault(split_form(path), []).append(path)
     proposals = [_coco(files, pattern, paths) for pattern, paths in groups.items()]
     of_objects = [one for one in proposals if "points" not in one.source.kinds()] or proposals
-    sides += [one.declared[0] for one in proposals if one not in of_objects]
+    sides += [path for one in proposals if one not in of_objects for path in one.declared]
     for proposal in of_objects:
         yield replace(proposal, declared=(*proposal.declared, *sides))
     if sides and not proposals:
@@ -122,7 +122,7 @@ def _coco(files: Files, pattern: str, paths: Sequence[str]) -> Reading:
         names = [str(image_file_name(image)) for image, _ in images]
         place = image_place(files, names, path, "it lists")
         listed.update(below(place, name) for name in names)
-        places.add(split_form(place) if "{split}" in pattern else literal(place))
+        places.add(split_form(place) if {*split_words(place)} == {*split_words(path)} else literal(place))
         first = first or next((one[0] for _, one in images if one and isinstance(one[0], dict)), {})
         drawn += [bool(one.get("segmentation")) for _, of_image in images for one in of_image if isinstance(one, dict)]
     if len(places) != 1:
@@ -141,7 +141,7 @@ def _coco(files: Files, pattern: str, paths: Sequence[str]) -> Reading:
     if isinstance(splits, Fractions) and (key := next(said, "")):
         remarks.append((1, f"{paths[0]}: {key!r} of an image may say its split, and this recipe draws new ones"))
     source = Coco(pattern, below(places.pop(), "{file_name}"), fields=fields, splits=splits)
-    return Reading("coco", source, (pattern,), remarks)
+    return Reading("coco", source, paths, remarks)
 
 
 # --- Pascal VOC and LabelMe -----------------------------------------------------------------------------------------
@@ -177,6 +177,5 @@ def labelme(files: Files) -> Iterator[Reading]:
     notes = files.paths(".json")
     patterns = beside(files, notes) if all(b'"shapes"' in files.head(path) for path in notes[:FEW]) else None
     if patterns is not None:
-        fields = ("boxes", "box_labels", "instances")
-        source = LabelMe(*patterns, fields=fields, splits=splits_for(patterns[0]))
+        source = LabelMe(*patterns, fields=("boxes", "box_labels", "instances"), splits=splits_for(patterns[0]))
         yield Reading("labelme", source, (patterns[1],))

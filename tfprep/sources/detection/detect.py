@@ -69,10 +69,9 @@ def detect(folder: Path, layout: str | None = None, ignore: Sequence[str] = ()) 
         fix = " (annotations of other tools: see docs/sources.md)" * other_tools
         causes.append(f"no source reads {listed_files(nearest[0].left)}{fix}")
     if not causes:
-        every = files.every
         of_layout = f" as --as {layout} says" if layout is not None else ""
-        records = ": `tfprep index` reads TFRecords in place" if "tfrecord" in "".join(every[:_NAMED]) else ""
-        causes.append(f"no rule reads {listed_files(every) or f'{folder}, which is empty'}{of_layout}{records}")
+        records = ": `tfprep index` reads TFRecords in place" if "tfrecord" in "".join(files.every[:_NAMED]) else ""
+        causes.append(f"no rule reads {listed_files(files.every) or f'{folder}, which is empty'}{of_layout}{records}")
     raise NotRecognized("\n".join(dict.fromkeys(causes)), nearest[:_MOST_READINGS])
 
 
@@ -171,8 +170,8 @@ def _about_splits(source: Any, facts: Facts, files: Files) -> Iterator[Remark]:
         if len(words) > 1 or 0 < sum(words.values()) < total:
             yield 1, f"names say {' and '.join(sorted(words))}, and this recipe draws new splits from all of them"
         header = "\n".join(files.lines("README.md")).partition("configs:")[2].partition("---")[0]  # of Hugging Face
-        if named := re.findall(r"split:\s*(\w+)", header):
-            yield 1, f"README.md names the splits {', '.join(named)}, and this recipe draws new ones"
+        if named := re.findall(r"(?:split|data_dir|drop_labels): *\S+", header):
+            yield 1, f"README.md has configs with {', '.join(named)}, and this recipe draws new splits"
     elif len(facts.splits) == 1:
         yield 0, f"all samples are in the split {min(facts.splits)!r}; none is left for another (splits=)"
     else:

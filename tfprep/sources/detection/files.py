@@ -267,7 +267,7 @@ class _Series:
 
 
 _ENDS = (
-    *(re.compile(rf"(?:[ _.-](?=\d*[A-Za-z])[A-Za-z\d]{{1,16}}){{{count}}}$") for count in (3, 2, 1)),
+    *(re.compile(rf"(?:[ _.@-](?=\d*[A-Za-z])[A-Za-z\d]{{1,16}}){{{count}}}$") for count in (3, 2, 1)),
     re.compile(r"[ _.-]?[A-Za-z][A-Za-z\d]*$"),
 )
 _START = re.compile(r"^[A-Za-z]{2,}[ _.-]?")

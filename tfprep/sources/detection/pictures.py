@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
-from itertools import chain, islice
+from itertools import chain, islice, zip_longest
 from math import prod
 from statistics import median
 
@@ -30,7 +30,8 @@ from tfprep.sources.raw import read_raw
 from tfprep.sources.video import VIDEO_SUFFIXES, Video
 
 _MASK_WORD = re.compile(
-    r"(?:masks?|trimaps?|ann(?:o(?:t(?:ation)?)?)?s?|labels?|seg(?:mentation)?s?|semantics?|gts?|ground[_ ]?truth|targets?)\d*",
+    r"(?:masks?|trimaps?|ann(?:o(?:t(?:ation)?)?)?s?|lab(?:els?)?|manual|seg(?:mentation)?s?|semantics?|gts?|ground[_ ]?truth"
+    r"|targets?)\d*",
     re.IGNORECASE,
 )
 """Names of masks."""
@@ -128,7 +129,7 @@ def with_classes(source: Paired, masks: Sequence[bytes]) -> tuple[Paired, list[R
 _IMAGE_WORD = r"i(?:mage|mg)s?|photos?|pictures?|pics?|dsc"
 _PARTS = (
     rf"{_MASK_WORD.pattern}|{_IMAGE_WORD}|jpegimages|raw|rgb|inputs?|frames|instances?|panoptic|depths?|bands?|channels?|b\d\d"
-    r"|disp(?:arit(?:y|ies))?|flows?|surface_?normals|alphas?|mattes?|[hl]r|left|right|visible|vis?|thermal|infrared|n?ir|extra"
+    r"|disp(?:arit(?:y|ies))?|flows?|surface_?normals|alphas?|mattes?|[hl]r|left|right|visible|vis?|thermal|infrared|n?ir|extra|anchors?"
     r"|unlabell?ed|quer(?:y|ies)|gallery|database|index|ref(?:erence)?s?|dist(?:orted)?|contents?|styles?|sources?|fg|bg"
 )
 """Words for images, or for what belongs to them: folders with such names are not classes."""
@@ -142,16 +143,20 @@ _PART, _LOOK = (
     for words in (_PARTS, f"{_PARTS}|{_LOOKS}")
 )
 GROUP = re.compile(
-    r"(?:patient|subject|person|participant|volunteer|driver|actor|user|client|device|annotator|rater|lesion|individual|case|study"
-    r"|slide|scene|video|clip|seq(?:uence)?|group|session|day|fold|part|split|batch|chunk|shard|set|volume|cam(?:era)?|view|run"
-    r"|site|hospital|cent(?:er|re)|area|zone|region|plot|flight|mission|page|epoch|iter|step|gopr|dji|s)(?:[ _-]?\d+|[ _-][a-z])"
+    r"(?:patient|subject|person|participant|driver|user|client|device|annotator|rater|lesion|individual|case|study|slide|scene"
+    r"|video|clip|seq(?:uence)?|group|session|day|fold|batch|set|cam(?:era)?|view|site|hospital|cent(?:er|re))[ _-]?(?:\d+|[a-z])"
+    r"|(?:jan|feb|mar|apr|may|june?|july?|aug|sep|oct|nov|dec)[a-z]*(?:\W?\d+)?|[a-z]+day"
     r"|(?:19|20)\d\d(?:[-_. ]?(?:0[1-9]|1[0-2])(?:[-_. ]?[0-3]\d)?(?:\D.*)?)?|[1-9]\d\d(?-i:[A-Z_][A-Z\d_]{4})"
-    r"|\d+x|\d{5,}|[\da-f]{8}[\da-f-]*",
+    r"|\d+x|\d{4,}|[\da-f]{8}[\da-f-]*|(?=.*[A-Za-z]|\d+\D+\d+\D+\d)(?:[^\s\d]*\d+(?!\d)){2,}[^\s\d]*",
     re.IGNORECASE,
 )
-"""Folders of images that belong together: `patient001`, `2024-05 holiday`, `69000`, `40X`, those of cameras (DCF): `100CANON`."""
-_IDENTIFIER = re.compile(r"(?=.*[A-Za-z]|\d+\D+\d+\D+\d)(?:[^\s\d]*\d+(?!\d)){2,}[^\s\d]*")
-"""Names of three numbers, or of two with letters, as days, slides and clips have: `05-01-2023`, `v_Archery_g01_c01`."""
+"""Folders of images that belong together: `patient001`, `2024-05 holiday`, `69000`, `40X`, those of cameras (DCF): `100CANON`;
+names of three numbers, or of two with letters, as days, slides and clips have: `05-01-2023`, `v_Archery_g01_c01`."""
+_NUMBER_OF_CLASS = re.compile(
+    r"[cfglnst]?(?:0|[1-9]\d?)|[1-9]\d\d+|n\d{8}|(?:class|type|categor|label|grade|level|stage|digit)[a-z]*[ _-]?(?:\d+|[a-z])",
+    re.IGNORECASE,
+)
+"""Numbers of classes: `7`, `c0`, `s40`, `type_2`, WordNet's `n01440764`. `P0012`, `week_3` and `07` may be of something else."""
 _BEGINNING = re.compile(r"(?:^|/)(?:([\da-f]{2,})/\1[\da-f]+|([A-Za-z])/\2[a-z]{2,}(?![a-z]).*)\.\w+$", re.IGNORECASE)
 """Files in folders of the first letters of their names, or of the first digits of their hashes."""
 _PLAIN_NUMBER = re.compile(rf"(?:(?:{_IMAGE_WORD})[ _.-]?)?(?!0\d{{4,}}$)\d+", re.IGNORECASE)
@@ -197,14 +202,21 @@ def _about_names(files: Files) -> Iterator[Remark]:
     for every in files.images.values():
         names = every[:: 1 + len(every) // _NAMES]
         tokens = [re.split(r"[ _.\-]+|(?<=[A-Za-z])(?=\d)", os.path.splitext(name)[0]) for name in names]
-        for place in range(max(map(len, tokens))):
-            words = Counter(token[place] for token in tokens if len(token) > place)
-            said = [word for word, n in words.items() if n > 1 and (re.search("[A-Za-z]", word) or len(word) <= 3)]
+        for words in map(Counter, zip_longest(*tokens, fillvalue="")):
+            said = [word for word, n in words.items() if n > 1 and (re.search("[A-Za-z]", word) or 0 < len(word) <= 3)]
             if len(said) > 1 and 2 * sum(words[word] for word in said) > len(names):
-                few = ", ".join(sorted(said)[:3])
-                rule = f"words come again in the names of files ({few})"
+                rule = f"words come again in the names of files ({', '.join(sorted(said)[:3])})"
                 yield 1, f"{rule}, and may be classes: as in image='{{label}}_*'"
                 return
+
+
+def are_groups(names: Collection[str]) -> bool:
+    """Return True if names are those of dates, patients or sequences: by their words, or as they differ in a number only."""
+    forms = {re.sub(r"\d+|(?<=[ _-])[A-Za-z]$", "0", name) for name in names}
+    numbers = [*map(int, names)] if forms == {"0"} else [0]
+    if len(names) > len(forms) == 1 and re.fullmatch(r"0|\D.*0.*", min(forms)):
+        return 1 < min(numbers) > max(numbers) - len(names) or not all(map(_NUMBER_OF_CLASS.fullmatch, names))
+    return all(map(GROUP.fullmatch, names))
 
 
 def _about_classes(files: Files, names: Iterable[str]) -> Iterator[Remark]:
@@ -212,7 +224,7 @@ def _about_classes(files: Files, names: Iterable[str]) -> Iterator[Remark]:
     looks = [*filter(_LOOK.fullmatch, classes)]
     if parts := looks if 2 * len(looks) >= len(classes) else [*filter(_PART.fullmatch, classes)]:
         yield 1, f"{', '.join(parts[:3])} do not have names of classes, but of images and what belongs to them"
-    if all(map(GROUP.fullmatch, classes)) or all(map(_IDENTIFIER.fullmatch, classes)):
+    if are_groups(classes):
         yield 1, f"{', '.join(classes[:3])} have names of dates, patients or sequences, not of classes"
     few = (below(folder, name) for folder, of_folder in files.images.items() for name in of_folder[:FEW])
     if all(map(_BEGINNING.search, few)):
@@ -221,14 +233,6 @@ def _about_classes(files: Files, names: Iterable[str]) -> Iterator[Remark]:
 
 def _about_pairs(files: Files) -> Iterator[Remark]:
     """Yield what is to be said about names that correspond: views of one image, or files that are numbered in each folder."""
-    few = (names for names in files.images.values() if 1 < len(names) <= FEW)
-    kinds = ((names, frozenset(re.sub(r"[\W\d_]", "", os.path.splitext(name)[0]) for name in names)) for names in few)
-    alike = Counter(words for names, words in kinds if len(words) == len(names))
-    if alike and max(alike.values()) > 2:
-        words, count = alike.most_common(1)[0]
-        such = ", ".join(sorted(words)[:3])
-        yield 1, f"{count} folders hold one file of each kind ({such}), as views of a scene are"
-        return
     looked = Counter[bool]()
     for pair in files.pairs:
         image, other = (path.rpartition("/")[0] for path in pair.files[0])
@@ -263,6 +267,7 @@ def _show_one_scene(files: Files, pair: Pair) -> bool:
 
 _ARCHIVES_READ, _MEMBERS_READ = 8, 20_000
 """Number of archives that are listed, and of members of each: a tar file of a million takes 50 s."""
+_ARRAY_OF_CLASSES = re.compile(r"label|class|target|categor|(?<![A-Za-z])y(?![A-Za-z])", re.IGNORECASE)
 _EVERY = 25
 """Frames from one that is taken to the next: about one for each second."""
 
@@ -282,21 +287,21 @@ def archives(files: Files) -> Iterator[Reading]:
     if not inside:
         return
     for at_last in (False, True):  # as in `Archives`
-        endings = [*dict.fromkeys(split_name(name, at_last)[1].lower() for name in names)]
-        images = tuple(ending for ending in endings if f".{ending.removeprefix('image.')}" in IMAGE_SUFFIXES)
+        parts = [split_name(name, at_last) for name in names]
+        every = dict.fromkeys(ending.lower() for _, ending in parts)
+        images = tuple(ending for ending in every if f".{ending.removeprefix('image.')}" in IMAGE_SUFFIXES)
         if images:
             break
+    stems = {stem for stem, ending in parts if ending.lower() in images}
+    endings = [*dict.fromkeys(ending.lower() for stem, ending in parts if stem in stems)]
     labels = [ending for ending in endings if ending.rpartition(".")[2] == "cls"][:1]
     masks = [end for end in endings if image_suffix(f"x.{end}") and says_masks(end.rpartition(".")[0])][:1]
     fields: dict[str, tuple[Kind, str]] = {"mask": ("mask", masks[0])} if masks else {}
     fields |= {"text": ("text", "txt")} if "txt" in endings else {}
-    unknown = sorted({*endings} - {*images, *labels, *masks, "txt", "key.txt"})
-    remarks = list[Remark]()
-    if unknown == ["json"] and (labels or fields):  # as img2dataset writes them
-        remarks = [(0, "members that end in json are left out (fields=)")]
-    elif unknown:
-        rule = f"the archive holds further files ({', '.join(unknown[:6])})"
-        remarks = [(1, f"{paths[0]}: {rule}: unpack it, and run init on the folder")]
+    unknown = sorted({*every} - {*images, *labels, *masks, *(ending for _, ending in fields.values()), "key.txt"})
+    doubtful = unknown != ["json"] or not (labels or fields)  # img2dataset writes JSON
+    rule = f"the archive holds further files ({', '.join(unknown[:6])}): unpack it, and run init on the folder"
+    remarks: list[Remark] = [(int(doubtful), f"{paths[0]}: {rule}")] if unknown else []
     pattern = re.sub(r"\d+", "*", split_form(paths[0]))
     numbers = {int(number) for path in paths for number in re.findall(r"\d+", path)[-1:]}
     if not labels and max(numbers, default=0) - min(numbers, default=0) >= max(1, len(numbers)):
@@ -343,8 +348,9 @@ def arrays(files: Files) -> Iterator[Reading]:
         return
     images = [form for form, (one, *_) in forms.items() if len(one.shape) in (3, 4) and one.dtype.kind in "uif"]
     labels = [form for form, (one, *_) in forms.items() if one.shape and prod(one.shape) == one.shape[0]]
+    certain = all(map(_ARRAY_OF_CLASSES.search, labels)) and len(labels) <= 1
     shape = forms[images[0]][0].shape if images else ()
-    certain = len(images) == 1 and len(labels) <= 1 and len(forms) == 1 + len(labels)
+    certain &= len(images) == 1 and len(forms) == 1 + len(labels)
     shapes = ", ".join(f"{one.name} {one.dtype} {list(one.shape)}" for of_form in forms.values() for one in of_form[:2])
     first = len(shape) == 4 and shape[1] in (1, 3, 4) and shape[3] not in (1, 3, 4)
     channels = shape[1 if first else 3] if len(shape) == 4 else 1

@@ -17,7 +17,7 @@ from tfprep.fields import BoxFormat, Kind
 from tfprep.sources.annotations import ObjectTable
 from tfprep.sources.detection.facts import Reading, Remark
 from tfprep.sources.detection.files import ANSWERS, FEW, FRACTIONS, Files, below, image_place, splits_for, splits_of
-from tfprep.sources.detection.pictures import GROUP, says_masks
+from tfprep.sources.detection.pictures import GROUP, are_groups, says_masks
 from tfprep.sources.patterns import Template, columns_of, image_suffix, is_test, literal, split_form, split_words
 from tfprep.sources.rows import BATCH_ROWS, TABLE_SUFFIXES, column_names, declared_classes, file_columns, rows_of
 from tfprep.sources.splits import Fractions
@@ -27,7 +27,7 @@ _LABELS = {
     *("label", "labels", "class", "classes", "classname", "classid", "classlabel", "category", "categoryid", "labelname"),
     *("species", "target", "diagnosis", "breed", "dx", "tags", "findinglabels", "attributeids", "emotion", "variety"),
 }  # fmt: skip
-_SPLITS = {"split", "subset", "partition", "set", "datasplit", "dataset", "usage", "fold", "folds", "isvalid"}
+_SPLITS = {"split", "subset", "partition", "set", "datasplit", "dataset", "usage", "fold", "kfold", "isvalid"}
 _ONE = "bbox, bboxes, box, boxes, boundingbox"
 _BOXES: tuple[tuple[BoxFormat, str], ...] = (
     (
@@ -62,8 +62,11 @@ class _Head:
         self.remarks.append((1, f"{self.path}: {reason}"))
 
     def check_unread(self, columns: Sequence[str]) -> None:
+        cells = (str(cell) for column in columns for cell in self.columns.get(column, ()))
+        has_masks = any(re.match(r"\d+( \d+){2}", cell) for cell in cells)  # as run lengths
         more = ", …" * (len(columns) > _SHOWN)
-        self.remarks += [(0, f"not read: {', '.join(columns[:_SHOWN])}{more} (label=, fields=)")] if columns else []
+        such = f"{', '.join(columns[:_SHOWN])}{more}{', which may hold masks' * has_masks}"
+        self.remarks += [(int(has_masks), f"not read: {such} (label=, fields=)")] if columns else []
 
     def filled(self, column: str) -> list[Any]:
         """Return the values of a column that are not empty."""
@@ -152,7 +155,7 @@ def _proposals(files: Files, pattern: str, heads: Sequence[_Head]) -> Iterator[R
     no_labels = [c for c in head.columns if _plain(c) not in _LABELS]
     said = {c: {split_form(text) == "{split}" for text in {*map(str, head.filled(c))}} for c in no_labels}
     by_column = [c for c, are_splits in said.items() if are_splits == {True}]
-    of_split = [c for c in head.columns if _plain(c) in _SPLITS or True in said.get(c, ())]
+    of_split = [c for c in head.columns if _plain(c) in _SPLITS or split_words(c) or True in said.get(c, ())]
     paths = [one.path for one in kept]
     table, splits = pattern, splits_of(files, pattern, paths, head.images)
     if by_column and len(named) == 1:
@@ -181,7 +184,7 @@ def _sources(files: Files, head: _Head, table: str, image: str, splits: Any, tar
     of_boxes = [c for c in targets if nested and re.search("categor|box_label|objects.label", c.lower())]
     targets = [c for c in targets if c not in of_boxes]
     declared = [c for c in targets if "." not in c and declared_classes(files.root / head.path, c) is not None]
-    labels = declared or _one_of_several(head, [c for c in targets if _plain(c) in _LABELS or c == "y"])
+    labels = _one_of_several(head, declared or [c for c in targets if _plain(c) in _LABELS or c == "y"])
     varied = [c for c in targets if len(set(map(str, head.columns[c]))) > 1]
     if not nested and (boxes or len({*head.images}) < len(head.images)):
         split = "split" if isinstance(splits, str) and "{" not in splits else "splits"
@@ -224,27 +227,20 @@ def _masks(files: Files, table: str, head: _Head, targets: Sequence[str]) -> lis
     return masks
 
 
-def _are_numbers(cells: Sequence[Any]) -> bool:
-    return all(_NUMBER.fullmatch(str(cell)) for cell in cells)
-
-
 def _one_of_several(head: _Head, labels: list[str]) -> list[str]:
     """Return one of several columns if they say the same, such as a number and a name of each class, names first."""
     together = {*zip(*(map(str, head.columns[c]) for c in labels), strict=True)}
-    if len(labels) > 1 and all(len({*map(str, head.columns[c])}) == len(together) for c in labels):
-        return sorted(labels, key=lambda c: _are_numbers(head.filled(c)))[:1]
-    if len(labels) > 1:
+    if any(len({*map(str, head.columns[c])}) < len(together) for c in labels):
         head.doubt(f"several columns may be the label ({', '.join(labels[:_SHOWN])})")
-    return labels
+        return labels
+    return sorted(labels, key=lambda c: all(map(_NUMBER.fullmatch, map(str, head.filled(c)))))[:1]
 
 
 def _unnamed_label(head: _Head, varied: Sequence[str]) -> str | tuple[str, ...] | None:
     """Return the label of a table that no column names so: a column of classes, or a column of 1 and 0 for each class."""
     flags = [{str(cell).strip().lower().removesuffix(".0") for cell in head.filled(c)} for c in varied]
     if len(varied) > 1 and all(any(of_column <= pair for pair in _FLAGS) for of_column in flags):
-        head.check(
-            f"each of the columns {', '.join(varied[:_SHOWN])}{', …' * (len(varied) > _SHOWN)} is a class (label=)"
-        )
+        head.check(f"each of {', '.join(varied[:_SHOWN])}{', …' * (len(varied) > _SHOWN)} is a class (label=)")
         return tuple(varied)
     for label in varied[:1]:
         cells = [*map(str, head.filled(label))]
@@ -252,7 +248,7 @@ def _unnamed_label(head: _Head, varied: Sequence[str]) -> str | tuple[str, ...] 
         # Not numbers with gaps, patients, dates or run lengths.
         numbers = {*map(int, filter(str.isdecimal, different))}
         are_texts = not all(re.fullmatch(r"[-.\d\s,;]+", cell) for cell in different)
-        of_groups = GROUP.fullmatch(f"{_plain(label).removesuffix('id')}1") or all(map(GROUP.fullmatch, different))
+        of_groups = GROUP.fullmatch(f"{_plain(label).removesuffix('id')}1") or are_groups(different)
         are_classes = are_texts or numbers in ({*range(len(different))}, {*range(1, len(different) + 1)})
         if len(varied) > 1 or 2 * len(different) > len(cells) or of_groups or not are_classes:
             head.doubt(f"no column has the name of a label, and it may be {', '.join(varied[:_SHOWN])} (label=)")
