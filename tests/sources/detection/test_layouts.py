@@ -463,7 +463,7 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     "animal/cat/a# animal/dog/b# plant/rose/c#": "there are folders in folders",
     "control/a# test/b#": "names say test, and this recipe draws new splits",
     "trainA/a# trainB/b# testA/c# testB/d#": "names say test and train, and this recipe draws new splits",
-    "train/cat/a# train/dog/b# val/cat/c# val/dog/d# trainval/cat/e# trainval/dog/f#": "may be in two splits",
+    "train_val/cat/a# train_val/dog/b# val/cat/c# val/dog/d#": "images of train_val, val may be in two splits",
     "train/cat.# train/dog.#": r"words come again in the names of files \(cat, dog\)",
     "patient1/a# cam_b/b# client_0/c# 2019-05~Rome/d# 40X/e# 0a1b2c3d/f# 69000/g#": "have names of dates, patients or sequences",
     "P0012/a# P0101/b#": "P0012, P0101 have names of dates, patients or sequences",
@@ -534,6 +534,7 @@ CHECKED: dict[Callable[[Path], None] | str, str] = {
     "im/# t.csv=rows:im/:image,class:NAME,LABEL~cat": "'a cat' is taken for one class; separator=' ' would divide it",
     "im/# t.csv=rows:im/:name,cell,xmin,ymin,xmax,ymax:NAME,3,14,10,42,30;NAME,7,1,1,9,9":
         "not read: cell (label=",
+    "im/# t.csv=rows:im/:image,a,b,later:NAME,FLAGS,0": "each of a, b, later is a class",
     "im/# t.csv=rows:im/:id,has_cactus:NAME,LABEL": "the label is the column 'has_cactus' (label=)",
 }  # fmt: skip
 """What is said of a layout that is read."""
@@ -591,7 +592,7 @@ def test_pictures_of_one_scene_are_not_of_two_classes_nor_masks(tmp_path, mode, 
 def test_an_array_is_taken_for_classes_by_its_name_only(tmp_path):
     np.save(tmp_path / "images.npy", np.zeros((4, 9, 9), np.uint8))
     np.save(tmp_path / "ages.npy", np.arange(4))
-    with pytest.raises(SourceError, match="nothing says which array holds images .* and which their classes"):
+    with pytest.raises(SourceError, match=r"nothing says which array holds images .* and which their classes"):
         detect(tmp_path)
 
 

@@ -180,7 +180,8 @@ def _about_splits(source: Any, facts: Facts, files: Files) -> Iterator[Remark]:
             if strange := sorted(classes - facts.classes[training]):
                 such = f"{split} has the classes {', '.join(strange[:3])}, which {training} does not have"
                 yield int("{label}" in repr(source)), such  # a table or an array may mean it
-    if {"train", "trainval"} <= {*map(str.lower, facts.splits)}:
+    trains = " ".join(split for split in facts.splits if not is_test(split))
+    if " " in trains and re.search("train[_-]?val", trains, re.IGNORECASE):
         yield 1, f"images of {', '.join(facts.splits)} may be in two splits (splits= takes some of them)"
     if facts.twice:
         yield 1, f"{facts.twice} images are in two samples, or in two splits"

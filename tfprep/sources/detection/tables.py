@@ -64,8 +64,7 @@ class _Head:
     def check_unread(self, columns: Sequence[str]) -> None:
         cells = (str(cell) for column in columns for cell in self.columns.get(column, ()))
         has_masks = any(re.match(r"\d+( \d+){2}", cell) for cell in cells)  # as run lengths
-        more = ", …" * (len(columns) > _SHOWN)
-        such = f"{', '.join(columns[:_SHOWN])}{more}{', which may hold masks' * has_masks}"
+        such = f"{', '.join(columns[:_SHOWN])}{', …' * (len(columns) > _SHOWN)}{', which may hold masks' * has_masks}"
         self.remarks += [(int(has_masks), f"not read: {such} (label=, fields=)")] if columns else []
 
     def filled(self, column: str) -> list[Any]:
@@ -199,7 +198,7 @@ def _sources(files: Files, head: _Head, table: str, image: str, splits: Any, tar
     fields |= {c: ("text", c) for c in targets if c.lower() in ("text", "caption")}
     fields |= {"boxes": ("boxes", column)} if nested else {}
     fields |= {"box_labels": ("label", of_boxes[0])} if of_boxes else {}
-    label: Any = labels[0] if labels else None if fields else _unnamed_label(head, varied)
+    label: Any = labels[0] if labels else None if fields else _unnamed_label(head, targets, varied)
     separator = _separator(head, label, bool(declared)) if isinstance(label, str) else None
     if label is None and not fields and not head.stored:
         return []
@@ -236,21 +235,21 @@ def _one_of_several(head: _Head, labels: list[str]) -> list[str]:
     return sorted(labels, key=lambda c: all(map(_NUMBER.fullmatch, map(str, head.filled(c)))))[:1]
 
 
-def _unnamed_label(head: _Head, varied: Sequence[str]) -> str | tuple[str, ...] | None:
+def _unnamed_label(head: _Head, targets: Sequence[str], varied: Sequence[str]) -> str | tuple[str, ...] | None:
     """Return the label of a table that no column names so: a column of classes, or a column of 1 and 0 for each class."""
-    flags = [{str(cell).strip().lower().removesuffix(".0") for cell in head.filled(c)} for c in varied]
-    if len(varied) > 1 and all(any(of_column <= pair for pair in _FLAGS) for of_column in flags):
-        head.check(f"each of {', '.join(varied[:_SHOWN])}{', …' * (len(varied) > _SHOWN)} is a class (label=)")
-        return tuple(varied)
+    cells = {c: {str(cell).strip().lower().removesuffix(".0") for cell in head.filled(c)} for c in targets}
+    flags = [c for c, of_column in cells.items() if of_column and any(of_column <= pair for pair in _FLAGS)]
+    if len(varied) > 1 and {*varied} <= {*flags}:
+        head.check(f"each of {', '.join(flags[:_SHOWN])}{', …' * (len(flags) > _SHOWN)} is a class (label=)")
+        return tuple(flags)
     for label in varied[:1]:
-        cells = [*map(str, head.filled(label))]
-        different = {*cells}
+        different = {*map(str, head.filled(label))}
         # Not numbers with gaps, patients, dates or run lengths.
         numbers = {*map(int, filter(str.isdecimal, different))}
         are_texts = not all(re.fullmatch(r"[-.\d\s,;]+", cell) for cell in different)
         of_groups = GROUP.fullmatch(f"{_plain(label).removesuffix('id')}1") or are_groups(different)
         are_classes = are_texts or numbers in ({*range(len(different))}, {*range(1, len(different) + 1)})
-        if len(varied) > 1 or 2 * len(different) > len(cells) or of_groups or not are_classes:
+        if len(varied) > 1 or 2 * len(different) > len(head.filled(label)) or of_groups or not are_classes:
             head.doubt(f"no column has the name of a label, and it may be {', '.join(varied[:_SHOWN])} (label=)")
         return label
     return None
