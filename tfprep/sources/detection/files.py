@@ -29,11 +29,11 @@ _MOST_FOLDERS, _NAMES_SEEN = 100, 5000
 _NO_DATA = frozenset((
     *(".md", ".rst", ".pdf", ".doc", ".docx", ".rtf", ".odt", ".html", ".htm", ".bib", ".tex", ".ppt", ".pptx"),
     *(".py", ".pyc", ".ipynb", ".m", ".sh", ".bat", ".cpp", ".c", ".h", ".java", ".js", ".css", ".toml", ".cfg", ".ini"),
-    *(".db", ".ds_store", ".log", ".lock", ".url", ".lnk", ".md5", ".sha256", ".torrent", ".bak", ".tmp", ".cache"),
+    *(".ds_store", ".log", ".lock", ".url", ".lnk", ".md5", ".sha256", ".torrent", ".bak", ".tmp", ".cache"),
 ))  # fmt: skip
 """The suffixes of text for people, of programs, and of files that file managers and trainers write."""
 _NOTES = re.compile(
-    r"(?:.*readme|(?:licen[cs]e|copying|changelog|requirements|citation|attribution|authors|notice)\b).*|tfprep\.json",
+    r"(?:.*readme|(?:licen[cs]e|copying|changelog|requirements|citation|attribution|authors|notice)\b).*|tfprep\.json|thumbs\.db",
     re.IGNORECASE,
 )
 ANSWERS = re.compile(r"(?:.*/)?[^/]*submission[^/]*\.csv", re.IGNORECASE)

@@ -62,8 +62,8 @@ class _Head:
         self.remarks.append((1, f"{self.path}: {reason}"))
 
     def check_unread(self, columns: Sequence[str]) -> None:
-        cells = (str(cell) for column in columns for cell in self.columns.get(column, ()))
-        has_masks = any(re.match(r"\d+( \d+){2}", cell) for cell in cells)  # as run lengths
+        cells = " / ".join(str(cell) for column in columns for cell in self.columns.get(column, ()))
+        has_masks = re.search(r"\d[\d.]*([\[\](), ]+\d[\d.]*){2}", cells) is not None  # as runs or corners
         such = f"{', '.join(columns[:_SHOWN])}{', …' * (len(columns) > _SHOWN)}{', which may hold masks' * has_masks}"
         self.remarks += [(int(has_masks), f"not read: {such} (label=, fields=)")] if columns else []
 
