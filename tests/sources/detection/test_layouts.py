@@ -467,7 +467,8 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     "trainA/a# trainB/b# testA/c# testB/d#": "names say test and train, and this recipe draws new splits",
     "train_val/cat/a# train_val/dog/b# val/cat/c# val/dog/d#": "images of train_val, val may be in two splits",
     "train/cat.# train/dog.#": r"words come again in the names of files \(cat, dog\)",
-    "patient1/a# cam_b/b# client_0/c# 2019-05~Rome/d# 40X/e# 0a1b2c3d/f# 69000/g#": "have names of dates, patients or sequences",
+    "patient1/a# cam_b/b# client_0/c# 2019-05~Rome/d# 40X/e# 0a1b2c3d/f# 69000/g# T32TMT/h# New~folder/i#":
+        "have names of dates, patients or sequences",
     "P0012/a# P0101/b#": "P0012, P0101 have names of dates, patients or sequences",
     "sub-01/a# sub-02/b#": "sub-01, sub-02 have names of dates, patients or sequences",
     "01/a# 02/b# 10/c#": "01, 02, 10 have names of dates, patients or sequences",

@@ -145,7 +145,7 @@ _PART, _LOOK = (
 GROUP = re.compile(
     r"(?:patient|subject|person|participant|driver|user|client|device|annotator|rater|lesion|individual|case|study|slide|scene"
     r"|video|clip|seq(?:uence)?|group|session|day|fold|batch|set|cam(?:era)?|view|site|hospital|cent(?:er|re))[ _-]?(?:\d+|[a-z])"
-    r"|(?:jan|feb|mar|apr|may|june?|july?|aug|sep|oct|nov|dec)[a-z]*(?:\W?\d+)?|[a-z]+day"
+    r"|(?:jan|feb|mar|apr|may|june?|july?|aug|sep|oct|nov|dec)[a-z]*(?:\W?\d+)?|[a-z]+day|new folder.*|t?\d\d[a-z]{3}"
     r"|(?:19|20)\d\d(?:[-_. ]?(?:0[1-9]|1[0-2])(?:[-_. ]?[0-3]\d)?(?:\D.*)?)?|[1-9]\d\d(?-i:[A-Z_][A-Z\d_]{4})"
     r"|\d+x|\d{4,}|[\da-f]{8}[\da-f-]*|(?=.*[A-Za-z]|\d+\D+\d+\D+\d)(?:[^\s\d]*\d+(?!\d)){2,}[^\s\d]*",
     re.IGNORECASE,
