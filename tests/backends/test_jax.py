@@ -5,6 +5,8 @@ import os
 import socket
 import subprocess
 import sys
+import threading
+import time
 from itertools import islice
 from pathlib import Path
 
@@ -106,6 +108,30 @@ def test_a_sharding_that_cannot_divide_the_batches_is_refused(data):
         data.jax_loader("train", 6, sharding=sharding, **OPTIONS)
     with pytest.raises(LoaderError, match="the sharding cannot divide a batch of 3 samples"):
         data.jax_loader("val", 4, sharding=sharding, fields=["label"], training=False)
+    mesh = jax.make_mesh((1, 1), ("batch", "width"))
+    two_axes = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("batch", "width"))
+    for wrong in (two_axes, "batch", jax.devices()[0]):  # a label has one axis
+        with pytest.raises(LoaderError, match="the sharding cannot divide a batch of 4 samples"):
+            data.jax_loader("train", 4, sharding=wrong, **OPTIONS)
+    assert len(next(iter(data.jax_loader("train", 4, sharding=two_axes, fields=["key"])))["key"]) == 4
+
+
+def test_threads_share_a_pass(data, monkeypatch):
+    errors, taken, loader = [], [], data.jax_loader("train", 2, fields=["key"])
+    expected = [loader[step]["key"].tolist() for step in range(len(loader))]
+    monkeypatch.setattr(threading, "excepthook", errors.append)
+    count = loader.progress.delivered
+    monkeypatch.setattr(
+        loader.progress, "delivered", lambda *step: (time.sleep(0.001), count(*step))
+    )  # others come in between
+    batches = iter(loader)
+    threads = [threading.Thread(target=lambda: taken.extend(batches)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert sorted(batch["key"].tolist() for batch in taken) == sorted(expected)
 
 
 SCRIPT = Path(__file__).parents[1] / "first_hour" / "two_hosts_jax.py"

@@ -59,15 +59,16 @@ class JaxLoader(Loader):
 
     def _check_sharding(self) -> None:
         """Refuse what JAX would fail on with the first batch, or only with the last, smaller one."""
-        schedule = self.pipeline.schedule
-        output = next(output for output in self.pipeline.outputs.outputs if output.dtype != "string")
-        for size in (*schedule.smaller, schedule.batch_size):
+        schedule, outputs = self.pipeline.schedule, self.pipeline.outputs.outputs
+        shapes = [output.shape for output in outputs if output.dtype != "string"]
+        for shape in [(size, *shape) for size in (*schedule.smaller, schedule.batch_size) for shape in shapes]:
             try:
-                self._sharding.shard_shape((size, *output.shape))
-            except ValueError as error:
+                self._sharding.check_compatible_aval(shape)  # that there are enough axes
+                self._sharding.shard_shape(shape)
+            except (AttributeError, ValueError) as error:
                 raise LoaderError(
-                    f"the sharding cannot divide a batch of {size} samples: {error}; choose a batch_size that its devices "
-                    "divide, and remainder='drop'"
+                    f"the sharding cannot divide a batch of {shape[0]} samples: {error!r}; give a `jax.sharding.Sharding`, and "
+                    "choose a batch_size that its devices divide, and remainder='drop'"
                 ) from error
 
 
@@ -79,13 +80,14 @@ class TransferredAhead(BatchPass):
         self._ahead, self._queue = ahead, dict[int, Any]()
 
     def __next__(self) -> Any:
-        while not self.is_over and len(self._queue) <= self._ahead:
-            self.take(self._queue.__setitem__)
-        if not self._queue:
-            raise StopIteration
-        step = next(iter(self._queue))
-        self._progress.delivered(self, step)
-        return self._queue.pop(step)
+        with self._lock:
+            while not self.is_over and len(self._queue) <= self._ahead:
+                self.take(self._queue.__setitem__)
+            if not self._queue:
+                raise StopIteration
+            step = next(iter(self._queue))
+            self._progress.delivered(self, step)
+            return self._queue.pop(step)
 
 
 def in_types_of_jax(value: np.ndarray, name: str = "a field") -> np.ndarray:

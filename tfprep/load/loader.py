@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from tfprep.errors import LoaderError
 from tfprep.load.order.samplers import whole_number
+from tfprep.load.order.schedule import MOST_EPOCHS
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.plan import LoaderPlan
 from tfprep.load.prefetch import Prefetcher, open_prefetchers
@@ -110,7 +111,7 @@ class Pass(Iterator[Any]):
         """
         self._progress, self._epochs, self.for_framework = progress, epochs, for_framework
         self._error: Exception | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.look: float = LOOK
         self.restart()
 
@@ -382,9 +383,9 @@ class Loader(Run):
         """The epochs of `repeat(count)`, None for a stream without an end."""
         if not self.pipeline.plan.training:
             raise LoaderError("repeat() is for training; with training=False every pass reads the same samples once")
-        if count in (None, -1):  # as in `Dataset.repeat` of TensorFlow
+        if isinstance(count, int | None) and count in (None, -1):  # as in `Dataset.repeat` of TensorFlow
             return None
-        return whole_number("the number of epochs, if it is not None,", count, 1)
+        return whole_number("the number of epochs, if it is not None,", count, 1, MOST_EPOCHS)
 
     def epochs(self, count: int) -> Epochs:
         """The elements of the first `count` epochs as a sequence, for libraries that take batches by number, such as Grain.
@@ -394,9 +395,8 @@ class Loader(Run):
         Raises:
             LoaderError: `count` is not a number from 1, or this loader is for evaluation.
         """
-        epochs = self._epochs_of(whole_number("the number of epochs", count, 1))
-        assert epochs is not None
-        return Epochs(self, epochs)
+        self._epochs_of(count := whole_number("the number of epochs", count, 1, MOST_EPOCHS))
+        return Epochs(self, count)
 
     # --- counters -------------------------------------------------------------------------------------------------------
 
