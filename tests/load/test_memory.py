@@ -111,7 +111,7 @@ def test_the_shape_of_padded_rows(uneven):
     ("pad", "error", "message"),
     [
         ({"boxes": 2}, RecordError, r"boxes\W+ has (3|more) rows"),
-        ({"boxes": 0}, LoaderError, r"pad gives numbers of rows from 1 by field, such as \{'boxes': 100\}"),
+        ({"boxes": 0}, LoaderError, r"pad\['boxes'\] is a whole number from 1, not 0"),
         (100, LoaderError, "pad gives numbers of rows"),
         ({"masks": 3}, LoaderError, "no such field is loaded; there are boxes, key, image"),
         ({"image": 3}, LoaderError, r"pad fills up fields of N rows of signed numbers.*; 'image' is a image of uint8"),

@@ -151,8 +151,12 @@ def test_a_batch_by_its_step(make, expected):
     for wrong, error in ((-1, IndexError), (2 * STEPS, IndexError), ("1", TypeError)):
         with pytest.raises(error):
             epochs[wrong]
-    with pytest.raises(IndexError):
-        train[-1]
+    for step in (-1, 2**36, 2**62, 2**70):  # positions are numbers of 64 bits
+        with pytest.raises(IndexError, match="numbered from 0 to 68,719,476,735; there is no"):
+            train[step]
+    for count in (2**33, 10**30, np.array([1, 2])):
+        with pytest.raises(LoaderError, match=r"the number of epochs.* is a whole number from 1"):
+            train.repeat(count)
     val = make(training=False)
     assert keys([val[step] for step in range(len(val))]) == keys(val)
     with pytest.raises(IndexError, match="numbered from 0 to 6; there is no 7"):

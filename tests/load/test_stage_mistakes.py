@@ -73,7 +73,7 @@ USES = [
     ({"mix": augment.MixUp()}, "at most one augment.MixUp"),
     ({"mix": [augment.MixUp(), augment.MixUp()]}, "at most one augment.MixUp"),
     ({"mix": [augment.MixUp()]}, "MixUp cannot mix the class numbers of 'mask'"),
-    ({"one_hot": 0}, "one_hot is True, or the number of classes"),
+    ({"one_hot": 0}, "one_hot, the number of classes if it is not True, is a whole number from 1, not 0"),
     ({"one_hot": True, **IMAGE}, "one_hot: no label is loaded"),
     ({"mix": [augment.MixUp()], "one_hot": 4, **LABELED}, "'label' has 3 classes, not 4"),
     ({"bucket": [(8, 8)]}, r"bucket is Buckets\("),

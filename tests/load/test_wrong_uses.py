@@ -37,9 +37,18 @@ WRONG = [
     ({"where": "label == 99"}, "leaves none of the 50 samples"),
     ({"where": len}, 'where is text such as "label == 3"'),
     ({"balance": "label", "order": "sequential"}, "leave order='sequential' out"),
-    ({"inputs": []}, "empty list"),
-    ({"inputs": "image", "targets": {"a": {}}}, "empty list"),
-    ({"inputs": {"mask", "image"}}, "a set of fields has no order; write a list, such as ['image', 'mask']"),
+    ({"inputs": []}, "fields are a name, or a list of names in their order, not []"),
+    ({"inputs": "image", "targets": {"a": {}}}, "fields are a name, or a list of names in their order, not {}"),
+    ({"inputs": {"mask", "image"}}, "a list of names in their order, not {'"),
+    ({"inputs": {"a": 3}}, "a list of names in their order, not 3"),
+    ({"inputs": ["image", None]}, "a list of names in their order, not ['image', None]"),
+    ({"fields": {"label": 1}}, "a list of names in their order, not {'label': 1}"),
+    ({"fields": np.int64(1)}, "a list of names in their order, not np.int64(1)"),
+    ({"split": ["train"]}, "has no split ['train']; it has train, val"),
+    ({"balance": ["label"]}, "balance is the name of a column of the index, not ['label']"),
+    ({"seed": np.array([1, 2])}, "seed is a whole number, not array([1, 2])"),
+    ({"threads": int}, "threads is a whole number from 0, not <class 'int'>"),
+    ({"memory_budget": "9" * 400}, "memory_budget is a number of bytes or text such as '2GB', not '999"),
     ({"inputs": ["image", "image"]}, "a field is named twice: image, image"),
     ({"start_step": -1}, "start_step is a whole number from 0"),
     ({"verify": "sometimes"}, "'always', 'first_epoch' or 'never', not 'sometimes'"),
@@ -179,6 +188,7 @@ def test_a_path_that_the_system_refuses_is_an_error_of_the_dataset():
     ("options", "message"),
     [({"count": count}, "the number of folds is a whole number from 2, not") for count in (0, 1, 2.5, True)]
     + [({"count": 3, "seed": seed}, "seed is a whole number, not") for seed in ("x", None, 1.5, True, [1])]
+    + [({"count": 3, "stratify": ["label"]}, "stratify is the name of a column of the index, not")]
     + [({"count": 4, "group": "label"}, "3 groups cannot be split into 4 folds")],
 )
 def test_folds(data, options, message):

@@ -184,7 +184,7 @@ class Dataset:
     def split(self, name: str, variant: int = 0) -> SplitInfo:
         """Return the split of this name; DatasetError lists those there are, and says if it has no such variant."""
         splits = self.manifest.splits
-        if name not in splits:
+        if not isinstance(name, str) or name not in splits:
             raise DatasetError(f"{self.path} has no split {name!r}; it has {', '.join(splits) or 'none'}")
         if variant and variant not in (variants := range(splits[name].variants)):  # there always is a variant 0
             raise DatasetError(f"split {name!r} has {len(variants)} variants, numbered from 0; there is no {variant!r}")

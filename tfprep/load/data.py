@@ -17,7 +17,7 @@ from tfprep.errors import LoaderError
 from tfprep.fields import RASTER_KINDS
 from tfprep.load.loader import Loader
 from tfprep.load.options import LoaderOptions, OnBad, ShuffleBuffer, Verify, deciding, loader_options, with_options
-from tfprep.load.order.samplers import fold_of, whole_number
+from tfprep.load.order.samplers import column_name, fold_of, whole_number
 from tfprep.load.outputs import channels_of, names_of
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.reader.table import SplitRows
@@ -200,7 +200,7 @@ class Loaders(ABC):
         """
         from tfprep.load.random_access import RandomAccess
 
-        variant = variant if variant == "all" else whole_number("variant, if it is not 'all',", variant)
+        variant = variant if str(variant) == "all" else whole_number("variant, if it is not 'all',", variant)
         options = LoaderOptions(
             batch_size=1, training=True, order="sequential", remainder="keep", fields=fields, variants=variant,
             on_bad=on_bad, verify=verify, cache=False, workers="threads",
@@ -337,7 +337,7 @@ class Data(Loaders, Dataset):
         """
         seed = whole_number("seed", seed)
         keys = self.index(split, 0, ["key"]).column("key").to_pylist()
-        classes = None if stratify is None else self._values(split, stratify)
+        classes = None if stratify is None else self._values(split, column_name("stratify", stratify))
         groups: Sequence[Hashable] = keys
         if callable(group):
             groups = [group(key) for key in keys]

@@ -24,7 +24,7 @@ from tfprep.augment.transform import ColorOp, GeometryOp
 from tfprep.derive.inputs import Derived
 from tfprep.errors import LoaderError, RecipeError
 from tfprep.fields import Size
-from tfprep.load.order.samplers import VariantChoice, whole_number
+from tfprep.load.order.samplers import VariantChoice, column_name, whole_number
 from tfprep.load.order.schedule import Hosts, OrderName, Remainder
 from tfprep.load.order.where import Where
 from tfprep.recipe.checks import check_derive, check_ops, with_inner
@@ -98,26 +98,18 @@ def _bytes(name: str, value: Any) -> int:
         return value
     match = re.fullmatch(r"\s*([0-9.]+)\s*([kmgt]?)i?b?\s*", str(value).lower())
     try:
-        amount = float(match[1]) * _UNITS[match[2]] if match else 0
-    except ValueError:
+        amount = int(float(match[1]) * _UNITS[match[2]]) if match else 0
+    except (ValueError, OverflowError):
         amount = 0
     if amount < 1:
         raise LoaderError(f"{name} is a number of bytes or text such as '2GB', not {value!r}")
-    return int(amount)
+    return amount
 
 
 def _pad(name: str, value: Any) -> dict[str, int]:
-    if not isinstance(value, Mapping) or not all(
-        isinstance(key, str) and isinstance(rows, int) and not isinstance(rows, bool) and rows > 0
-        for key, rows in value.items()
-    ):
+    if not isinstance(value, Mapping):
         raise LoaderError(f"{name} gives numbers of rows from 1 by field, such as {{'boxes': 100}}, not {value!r}")
-    return dict(value)
-
-
-def _ops(name: str, value: Any) -> Any:
-    check_ops(name, value)
-    return value
+    return {field: whole_number(f"{name}[{field!r}]", rows, 1) for field, rows in value.items()}
 
 
 def _derive(name: str, value: Any) -> Any:
@@ -133,9 +125,11 @@ def _mix(name: str, value: Any) -> Any:
 
 
 def _one_hot(name: str, value: Any) -> Any:
-    if not isinstance(value, bool) and not (isinstance(value, int) and value > 0):
-        raise LoaderError(f"{name} is True, or the number of classes, not {value!r}")
-    return value
+    return (
+        value
+        if isinstance(value, bool)
+        else whole_number(f"{name}, the number of classes if it is not True,", value, 1)
+    )
 
 
 def _views(name: str, value: Any) -> Any:
@@ -221,7 +215,7 @@ class LoaderOptions:
     evaluation and where there is no full batch."""
     where: Where | None = _option(None, decides="order")
     """An expression over the index that selects samples (see `tfprep.load.order.where`)."""
-    balance: str | None = _option(None, decides="order")
+    balance: str | None = _option(None, column_name, decides="order")
     """A column of the index such as "label": each of its values equally often in every epoch (of several classes, the rarest)."""
     weights: Any = _option(None, decides="order")
     """How often samples are drawn, by class ({"cat": 2, "dog": 1}) or one number per sample."""
@@ -244,13 +238,13 @@ class LoaderOptions:
     an error. Without it, such a field is a list of arrays, and for TensorFlow a ragged tensor."""
     layout: Layout = _option("NHWC", _one_of(*get_args(Layout)), only=("numpy_loader()", "torch_loader()"))
     """With "NCHW", images and other [H, W, C] rasters are channels first, [C, H, W]; for `numpy_loader` and `torch_loader`."""
-    geometry: Sequence[GeometryOp] = _option((), _ops)
+    geometry: Sequence[GeometryOp] = _option((), check_ops)
     """Geometry ops as in a recipe, such as `[augment.RandomResizedCrop(224, 224), augment.Flip()]`: in training they draw in each
     epoch, otherwise they take their unaugmented form."""
     derive: Mapping[str, Derived] = _option({}, _derive)
     """Inputs that are derived in each epoch, after geometry, by the new field's name, as in a recipe. One that has the name of a
     stored field takes its place."""
-    color: Sequence[ColorOp] = _option((), _ops)
+    color: Sequence[ColorOp] = _option((), check_ops)
     """Color ops as in a recipe, for images; in training only."""
     mix: Sequence[MixUp | CutMix] = _option((), _mix)
     """`[augment.MixUp(0.2), augment.CutMix()]`, or one of them: samples are mixed with each other in training, and their labels

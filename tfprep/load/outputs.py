@@ -13,7 +13,7 @@ Beside the stored fields there are "key" (the sample's key, text) and "variant" 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -184,11 +184,12 @@ def _chosen(specs: Mapping[str, FieldSpec], choice: FieldChoice, path: str, outp
 
 def names_of(choice: str | Collection[str]) -> tuple[str, ...]:
     """One name or several as a tuple; LoaderError where there is none, or where they have no order."""
-    if isinstance(choice, set | frozenset):
-        raise LoaderError(f"a set of fields has no order; write a list, such as {sorted(choice)}")
-    names = (choice,) if isinstance(choice, str) else tuple(choice)
-    if not names:
-        raise LoaderError("an empty list of fields; name at least one")
+    try:
+        names = (choice,) if isinstance(choice, str) else tuple(choice)
+    except TypeError:  # such as a number
+        names = ()
+    if not names or isinstance(choice, Set | Mapping) or not all(isinstance(name, str) for name in names):
+        raise LoaderError(f"fields are a name, or a list of names in their order, not {choice!r}")
     if len(set(names)) < len(names):
         raise LoaderError(f"a field is named twice: {', '.join(names)}")
     return names

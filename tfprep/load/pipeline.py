@@ -17,7 +17,7 @@ import numpy as np
 
 from tfprep.errors import LoaderError
 from tfprep.load.budget import MANY_CPUS
-from tfprep.load.options import LoaderOptions
+from tfprep.load.options import MOST_STEPS, LoaderOptions
 from tfprep.load.order.schedule import Samples
 from tfprep.load.plan import plan_loader
 from tfprep.load.reader.batch import BadRecords, Batch, BatchAssembler, DecodedCache
@@ -101,10 +101,9 @@ class Pipeline:
 
     def batch(self, step: int) -> Batch:
         """The batch of a step, read in this thread; IndexError for a step that the run does not have."""
-        number, last = operator.index(step), self.schedule.steps
-        if number < 0 or (last is not None and number >= last):
-            end = "" if last is None else f" to {last - 1:,}"
-            raise IndexError(f"the steps of a run are numbered from 0{end}; there is no {step}")
+        number, count = operator.index(step), self.schedule.steps or MOST_STEPS
+        if not 0 <= number < count:
+            raise IndexError(f"the steps of a run are numbered from 0 to {count - 1:,}; there is no {step}")
         (positions,) = self.schedule.positions([number])
         batch = self.read(self.schedule.at(positions), number)
         self.assembler.finish(batch)
@@ -125,17 +124,12 @@ class Pipeline:
         if self.plan.is_remote:
             batch.fetched = self.assembler.reader.files.fetch(self.assembler.byte_spans(rows))
         results: list[Any] = []
-        self.assembler.fill([Part(batch, rows, results.append)], self._state())
+        state = self._of_thread.__dict__.setdefault("state", ThreadState(threading.current_thread().name))
+        self.assembler.fill([Part(batch, rows, results.append)], state)
         if isinstance(results[0], BaseException):
             raise results[0]
         batch.fetched = None
         return batch
-
-    def _state(self) -> ThreadState:
-        if not hasattr(self._of_thread, "state"):
-            self._of_thread.state = ThreadState(threading.current_thread().name)
-        state: ThreadState = self._of_thread.state
-        return state
 
     # --- what prefetchers use -------------------------------------------------------------------------------------------
 

@@ -147,12 +147,10 @@ class LoaderPlan:
 
     def step_of(self, state: Mapping[str, Any]) -> int:
         """The state's next step; LoaderError where the state belongs to another run."""
-        step = state.get("step") if isinstance(state, Mapping) else None
-        then = state.get("identity") if isinstance(state, Mapping) else None
-        if isinstance(step, bool) or not isinstance(step, int) or step < 0 or not isinstance(then, Mapping):
+        step, then = (state.get("step"), state.get("identity")) if isinstance(state, Mapping) else (None, None)
+        if step is None or not isinstance(then, Mapping):
             raise LoaderError(f"a loader's state is the JSON object that state_dict returned, not {str(state)[:80]!r}")
-        if step > MOST_STEPS:
-            raise LoaderError(f"a loader's state of step {step:,}; steps end at {MOST_STEPS:,}")
+        step = whole_number("the step of a state", step, 0, MOST_STEPS)
         now, digests = self.identity(), ("added", "selection", "rules")
         names = [name for name in {**then, **now} if name not in digests]  # what an option says comes first
         for name in (*names, *digests):

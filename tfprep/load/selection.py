@@ -136,7 +136,7 @@ def select(table: RecordTable, options: LoaderOptions, least: int) -> Selection:
         raise LoaderError(f"{rules[0]} draws samples in a random order; leave order='sequential' out")
     if options.balance is not None:
         # Every class that occurs equally often, rounded up; an epoch is about as long as without `balance`.
-        values = _values(table, rows, str(options.balance), several=True)
+        values = _values(table, rows, options.balance, several=True)
         order = np.argsort(values, kind="stable")
         _, counts = np.unique(values, return_counts=True)
         sizes, quota = tuple(counts.tolist()), -(-len(values) // len(counts))

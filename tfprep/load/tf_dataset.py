@@ -47,7 +47,7 @@ def plain_dataset(source: SplitRows, options: LoaderOptions, shuffle_buffer: Shu
             nothing that TensorFlow's ops can parse.
         DatasetError: A shard is missing or has another size.
     """
-    if shuffle_buffer not in ("auto", None):
+    if not (shuffle_buffer is None or (isinstance(shuffle_buffer, str) and shuffle_buffer == "auto")):
         whole_number("shuffle_buffer, if it is not 'auto' or None,", shuffle_buffer, 1)
     if options.variants == "rotate":
         raise LoaderError("tf_dataset() takes variants='random', 'all' or a number; loader() takes more")

@@ -150,8 +150,8 @@ def check_derive(derive: Any) -> None:
             raise RecipeError(f"derive['{name}']: {rule}, not {sorted(follows_of(derived))}")
 
 
-def check_ops(option: str, ops: Any) -> None:
-    """Raise RecipeError at the first op of `geometry` or `color`, of a recipe or of a loader, that is wrong by itself."""
+def check_ops(option: str, ops: Any) -> Any:
+    """Return the ops of `geometry` or `color` of a recipe or a loader; RecipeError at the first that is wrong by itself."""
     if isinstance(ops, str | Mapping) or not isinstance(ops, Sequence):
         raise RecipeError(f"{option}: expected a list of ops, not {ops!r}")
     for number, op in enumerate(ops):
@@ -167,6 +167,7 @@ def check_ops(option: str, ops: Any) -> None:
             if _option_of(each_op) not in ("", option):
                 what = "changes colors" if option == "geometry" else "moves pixels"
                 raise RecipeError(f"{place}: {op!r} {what}; it belongs in {_option_of(each_op)}=[...]")
+    return ops
 
 
 def with_inner(op: Any) -> list[Any]:

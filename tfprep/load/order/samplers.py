@@ -44,12 +44,22 @@ GOLDEN = 0x9E3779B97F4A7C15
 
 def whole_number(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
     """Return an argument, which may be a number of NumPy's, as a Python int; LoaderError unless it is from `least` to `most`."""
-    number = operator.index(value) if hasattr(value, "__index__") and not isinstance(value, bool) else None
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:  # such as an array of several
+        number = None
     if number is None or (least is not None and number < least) or (most is not None and number > most):
         rule = "a whole number" if least is None else f"a whole number from {least}"
         rule += f" to {most:,}" if most is not None and number is not None and number > most else ""
         raise LoaderError(f"{name} is {rule}, not {value!r}")
     return number
+
+
+def column_name(name: str, value: Any) -> str:
+    """Return the name of a column that an argument gives; LoaderError if it is not text."""
+    if not isinstance(value, str):
+        raise LoaderError(f"{name} is the name of a column of the index, not {value!r}")
+    return value
 
 
 def words(values: Any) -> Words:
