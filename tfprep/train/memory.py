@@ -35,7 +35,7 @@ def configure_gpu(
         memory_limit_mb: Take this many MB (2²⁰ bytes) of each GPU and no more.
 
     Returns:
-        The visible GPUs, such as `GPU:0`. Environment variables such as `TF_FORCE_GPU_ALLOW_GROWTH` overrule the settings.
+        The names of the visible GPUs. Environment variables such as `TF_FORCE_GPU_ALLOW_GROWTH` overrule the settings.
 
     Raises:
         TrainError: Growth is asked for with a limit, a number is not among the GPUs, or TensorFlow has initialized them already.
