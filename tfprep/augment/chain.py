@@ -77,6 +77,14 @@ def follow(first: Array, then: Array) -> Array:
     return np.take_along_axis(then, np.broadcast_to(first.reshape(256, -1), (256, 3)).astype(np.intp), axis=0)
 
 
+def check_unmasked(name: str, value: Any) -> None:
+    """Raise SampleError for an array with masked values, which a user's function has made."""
+    if np.ma.is_masked(value):
+        raise SampleError(
+            f"masked values would be stored as the numbers below the mask: fill those of {name!r} (`filled`)"
+        )
+
+
 def apply_geometry(
     sample: Sample,
     kinds: Mapping[str, Kind],
@@ -99,9 +107,8 @@ def apply_geometry(
             if not isinstance(made, Mapping):
                 rule = f"a Custom function returns a mapping, this one returned {type(made).__name__}"
                 raise SampleError(rule, stage="geometry")
-            if masked := next((name for name, value in made.items() if np.ma.is_masked(value)), None):
-                rule = "a Custom function returned masked values, of which the numbers below the mask would be stored"
-                raise SampleError(f"{rule}: {masked!r}; fill them (`filled`)", stage="geometry")
+            for name, value in made.items():
+                check_unmasked(name, value)
             sample, transform = made, None
             size = raster_size(sample, kinds)
             rasters = [name for name, kind in kinds.items() if kind in RASTER_KINDS and name in sample]

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from tfprep.augment.aligned import Border
-from tfprep.augment.chain import Custom, apply_colors, apply_geometry, is_tone
+from tfprep.augment.chain import Custom, apply_colors, apply_geometry, check_unmasked, is_tone
 from tfprep.augment.transform import ColorOp, GeometryOp, Transform, Window, WindowOp, identity
 from tfprep.augment.warp import Fill, warp_sample
 from tfprep.derive.inputs import Derived, derived_kind
@@ -156,6 +156,7 @@ class Stages:
             for stage.field, derived in self.derive.items():
                 generator: Any = draws(f"derive/{stage.field}")
                 value = derived(MappingProxyType(fields), generator)
+                check_unmasked(stage.field, value)
                 _check_value(value, derived_kind(derived), size)
                 fields |= _read_only({stage.field: value})
         return fields
@@ -261,8 +262,6 @@ def _check_value(value: Any, kind: Kind, size: Size | None) -> None:
     """Raise SampleError unless a derived value has the form of its kind, and the size of the image, and is finite."""
     value = np.asarray(value) if isinstance(value, np.generic) else value
     check_form(value, kind)
-    if np.ma.is_masked(value):
-        raise SampleError("masked values would be stored as the numbers below the mask: fill them (`filled`)")
     if kind in RASTER_KINDS and size is not None and value.shape[:2] != size:
         raise SampleError(f"expected an array of height and width {size}, got shape {value.shape}")
     if isinstance(value, np.ndarray) and value.dtype.kind == "f" and not np.isfinite(value).all():
