@@ -1,12 +1,14 @@
-"""Checks that the options of ops and derived inputs share: each raises a RecipeError with the rule, the value and the fix."""
+"""Checks of options: those of ops and derived inputs raise a RecipeError with the rule, the value and the fix; those of loaders
+a LoaderError."""
 
 from __future__ import annotations
 
+import operator
 from math import inf, isfinite
 from numbers import Integral, Real
-from typing import TypeAlias, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
-from tfprep.errors import RecipeError
+from tfprep.errors import LoaderError, RecipeError
 
 Range: TypeAlias = tuple[float, float]
 
@@ -107,3 +109,26 @@ def around(center: float, amount: float | Range) -> Range:
 def is_number(value: object) -> TypeGuard[float]:
     """Return True if it is a real number; True and False, which Python counts as numbers, are not."""
     return isinstance(value, Real) and not isinstance(value, bool)
+
+
+# --- options of loaders
+
+
+def whole_number(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
+    """Return an argument, which may be a number of NumPy's, as a Python int; LoaderError unless it is from `least` to `most`."""
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:  # such as an array of several
+        number = None
+    if number is None or (least is not None and number < least) or (most is not None and number > most):
+        rule = "a whole number" if least is None else f"a whole number from {least}"
+        rule += f" to {most:,}" if most is not None and number is not None and number > most else ""
+        raise LoaderError(f"{name} is {rule}, not {value!r}")
+    return number
+
+
+def column_name(name: str, value: Any) -> str:
+    """Return the name of a column that an argument gives; LoaderError if it is not text."""
+    if not isinstance(value, str):
+        raise LoaderError(f"{name} is the name of a column of the index, not {value!r}")
+    return value

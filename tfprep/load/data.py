@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from tfprep.checks import is_number
+from tfprep.checks import column_name, is_number, whole_number
 from tfprep.codecs import Scalar, Text
 from tfprep.dataset import Dataset
 from tfprep.dataset.dataset import read_dataset
@@ -17,7 +17,7 @@ from tfprep.errors import LoaderError
 from tfprep.fields import RASTER_KINDS
 from tfprep.load.loader import Loader
 from tfprep.load.options import LoaderOptions, OnBad, ShuffleBuffer, Verify, deciding, loader_options, with_options
-from tfprep.load.order.samplers import column_name, fold_of, whole_number
+from tfprep.load.order.samplers import fold_of
 from tfprep.load.outputs import channels_of, names_of
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.reader.table import SplitRows

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from tfprep.checks import whole_number
 from tfprep.errors import LoaderError
 from tfprep.load.loader import BatchPass, Loader
-from tfprep.load.order.samplers import whole_number
 from tfprep.load.order.schedule import BatchSchedule
 from tfprep.load.outputs import Outputs
 from tfprep.load.pipeline import Pipeline

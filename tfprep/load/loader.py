@@ -17,8 +17,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
+from tfprep.checks import whole_number
 from tfprep.errors import LoaderError
-from tfprep.load.order.samplers import whole_number
 from tfprep.load.order.schedule import MOST_EPOCHS
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.plan import LoaderPlan

@@ -21,10 +21,11 @@ import pyarrow.compute as pc
 from tfprep.augment.geometry import RandomResizedCrop
 from tfprep.augment.mixing import CutMix, MixUp
 from tfprep.augment.transform import ColorOp, GeometryOp
+from tfprep.checks import column_name, whole_number
 from tfprep.derive.inputs import Derived
 from tfprep.errors import LoaderError, RecipeError
 from tfprep.fields import Size
-from tfprep.load.order.samplers import VariantChoice, column_name, whole_number
+from tfprep.load.order.samplers import VariantChoice
 from tfprep.load.order.schedule import Hosts, OrderName, Remainder
 from tfprep.load.order.where import Where
 from tfprep.recipe.checks import check_derive, check_ops, with_inner
@@ -125,11 +126,8 @@ def _mix(name: str, value: Any) -> Any:
 
 
 def _one_hot(name: str, value: Any) -> Any:
-    return (
-        value
-        if isinstance(value, bool)
-        else whole_number(f"{name}, the number of classes if it is not True,", value, 1)
-    )
+    what = f"{name}, the number of classes if it is not True,"
+    return value if isinstance(value, bool) else whole_number(what, value, 1)
 
 
 def _views(name: str, value: Any) -> Any:

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from tfprep.checks import whole_number
 from tfprep.errors import LoaderError
 from tfprep.fields import RASTER_KINDS, FieldSpec
 from tfprep.limits import available_memory, usable_cpus
@@ -36,7 +37,7 @@ from tfprep.load.budget import (
 )
 from tfprep.load.mixing import Mixing, plan_mixing
 from tfprep.load.options import DEFAULTS, MOST_STEPS, LoaderOptions, deciding, described
-from tfprep.load.order.samplers import used_variants, whole_number
+from tfprep.load.order.samplers import used_variants
 from tfprep.load.order.schedule import MOST_EPOCHS, BatchSchedule
 from tfprep.load.outputs import EXTRA, Output, Outputs, resolve
 from tfprep.load.reader.rows import Reading, StoredField, targets_of, uses_of

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfprep.checks import whole_number
 from tfprep.codecs import Raw
 from tfprep.dataset import Dataset, SplitInfo
 from tfprep.errors import LoaderError
 from tfprep.load.budget import budget_bytes
 from tfprep.load.options import LoaderOptions, ShuffleBuffer
-from tfprep.load.order.samplers import used_variants, whole_number
+from tfprep.load.order.samplers import used_variants
 from tfprep.load.outputs import EXTRA, Output, Outputs, resolve
 from tfprep.load.reader.table import SplitRows
 from tfprep.load.selection import added_fields, common_specs, is_training

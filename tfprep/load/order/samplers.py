@@ -18,7 +18,6 @@ own size and key. Sizes are below 2^62. Positions and items are numbered from 0.
 
 from __future__ import annotations
 
-import operator
 import threading
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tfprep.checks import whole_number
 from tfprep.errors import LoaderError
 
 Words: TypeAlias = npt.NDArray[np.uint64]
@@ -40,26 +40,6 @@ Numbers: TypeAlias = npt.NDArray[np.int64]
 ROUNDS = 20
 """With 8 rounds the 120 permutations of five elements are measurably not equally frequent; with 20 they pass our tests."""
 GOLDEN = 0x9E3779B97F4A7C15
-
-
-def whole_number(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
-    """Return an argument, which may be a number of NumPy's, as a Python int; LoaderError unless it is from `least` to `most`."""
-    try:
-        number = None if isinstance(value, bool) else operator.index(value)
-    except TypeError:  # such as an array of several
-        number = None
-    if number is None or (least is not None and number < least) or (most is not None and number > most):
-        rule = "a whole number" if least is None else f"a whole number from {least}"
-        rule += f" to {most:,}" if most is not None and number is not None and number > most else ""
-        raise LoaderError(f"{name} is {rule}, not {value!r}")
-    return number
-
-
-def column_name(name: str, value: Any) -> str:
-    """Return the name of a column that an argument gives; LoaderError if it is not text."""
-    if not isinstance(value, str):
-        raise LoaderError(f"{name} is the name of a column of the index, not {value!r}")
-    return value
 
 
 def words(values: Any) -> Words:

@@ -21,6 +21,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from tfprep.checks import whole_number
 from tfprep.errors import LoaderError
 from tfprep.load.order.samplers import (
     Numbers,
@@ -33,7 +34,6 @@ from tfprep.load.order.samplers import (
     seed_key,
     subkey,
     variants_of,
-    whole_number,
     words,
 )
 
