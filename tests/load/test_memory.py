@@ -5,6 +5,7 @@ from contextlib import closing
 from itertools import islice
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 
 import tfprep
@@ -66,7 +67,7 @@ def test_batch_bytes_are_those_of_the_largest_images(uneven):
     sizes = sorted((values["image"].nbytes for values in uneven.values["train"][0]), reverse=True)
     assert sum(sizes[:8]) <= memory()["batch_bytes"] <= sum(sizes[:8]) + 8 * 64
     low = max(values["image"].nbytes for values in uneven.values["train"][0] if len(values["image"]) < 45)
-    assert memory(where="height < 45")["batch_bytes"] <= 8 * (low + 64)
+    assert memory(where=pc.field("height") < 45)["batch_bytes"] <= 8 * (low + 64)
     resized = memory(geometry=[augment.Resize(24, 32)], threads=4)  # small after resizing, but not before
     assert resized["batch_bytes"] == 8 * 24 * 32 * 3
     assert resized["batches_bytes"] >= 4 * sizes[0]

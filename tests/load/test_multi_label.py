@@ -4,6 +4,7 @@ import csv
 from collections import Counter
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 
 import tfprep
@@ -72,19 +73,12 @@ def test_labels_are_multi_hot(made):
 def test_where_asks_for_one_of_several_classes(made):
     data, tags = made
     train = set(keys_of(data.numpy_loader("train", 8, training=False, fields=["key"], remainder="keep")))
-    cases = {
-        "'owl' in label": lambda t: "owl" in t,
-        "'owl' in label and 'sun' not in label": lambda t: "owl" in t and "sun" not in t,
-        "2 in label or 0 in label": lambda t: "rare" in t or "dog" in t,
-    }
-    for where, test in cases.items():
-        loader = data.numpy_loader("train", 4, training=False, fields=["key"], where=where, remainder="keep")
-        assert sorted(keys_of(loader)) == sorted(key for key in train if test(tags[key])), where
-    for wrong in ("label == 'owl'", "label in ('owl', 'dog')", "label != 1"):
-        with pytest.raises(LoaderError, match="several classes as in \"'cat' in label\""):
-            data.numpy_loader("train", 4, training=False, fields=["key"], where=wrong)
-    with pytest.raises(LoaderError, match="there is no class 'cat'; there are dog, owl"):
-        data.numpy_loader("train", 4, training=False, fields=["key"], where="'cat' in label")
+    owl = data.class_names.index("owl")
+    where = [owl in classes for classes in data.index("train").column("label").to_pylist()]
+    loader = data.numpy_loader("train", 4, training=False, fields=["key"], where=where, remainder="keep")
+    assert sorted(keys_of(loader)) == sorted(key for key in train if "owl" in tags[key])
+    with pytest.raises(LoaderError, match="no kernel matching input types"):
+        data.numpy_loader("train", 4, training=False, fields=["key"], where=pc.field("label") == owl)
 
 
 def rarest(tags):

@@ -4,6 +4,7 @@ import itertools
 from functools import partial
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 
 import tfprep.load
@@ -149,7 +150,9 @@ def test_each_batch_is_of_the_bucket_of_its_samples(data, remainder):
 @pytest.mark.parametrize("sizes", [[(16, 32), (32, 16)], [(32, 16), (16, 32)], [(20, 30), (30, 20)]])
 def test_of_two_buckets_equally_near_the_taller_takes_a_sample(data, sizes):
     """Squares, whatever the order of the sizes and the logarithms of this machine say."""
-    (batch,) = batches(data, 1, "val", batch_size=4, bucket=Buckets(sizes), fields=["where"], where="height == 40")
+    (batch,) = batches(
+        data, 1, "val", batch_size=4, bucket=Buckets(sizes), fields=["where"], where=pc.field("height") == 40
+    )
     assert batch["where"].shape[1:3] == max(sizes)
 
 
@@ -194,7 +197,7 @@ def test_the_largest_part_of_a_host_may_be_that_of_a_smaller_batch(data):
     options = {
         "batch_size": 8,
         "fields": ["where", "number"],
-        "where": "height < 41",
+        "where": pc.field("height") < 41,
         **stages([augment.Resize(90, 90)]),
     }
     whole = batches(data, 99, "val", **options)

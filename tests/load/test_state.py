@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 
 import tfprep
@@ -72,7 +73,7 @@ def test_a_state_is_read_back_and_small(data):
         ("bucket", {}, {"bucket": Buckets([(16, 32), (24, 24)])}),
         ("bucket", {"bucket": Buckets([(16, 32), (24, 24)])}, {"bucket": Buckets([(16, 32), (24, 25)])}),
         ("variants", {}, {"variants": "random"}),
-        ("where", {}, {"where": "label == 1"}),
+        ("where", {}, {"where": pc.field("label") == 1}),
         ("balance", {}, {"balance": "label"}),
         ("weights", {"weights": {0: 1, 1: 1, 2: 1}}, {"weights": {0: 1, 1: 2, 2: 1}}),
         ("remainder", {}, {"remainder": "keep"}),

@@ -27,7 +27,6 @@ from tfprep.errors import LoaderError, RecipeError
 from tfprep.fields import Size
 from tfprep.load.order.samplers import VariantChoice
 from tfprep.load.order.schedule import Hosts, OrderName, Remainder
-from tfprep.load.order.where import Where
 from tfprep.recipe.checks import check_derive, check_ops, with_inner
 
 OnBad: TypeAlias = Literal["raise", "skip"]
@@ -211,8 +210,9 @@ class LoaderOptions:
     """What becomes of the last, smaller batch, where `batch_size` does not divide the samples: "drop" or "keep". None for "drop"
     in training, where each epoch leaves out other samples (with order="sequential" always the last ones), and for "keep" in
     evaluation and where there is no full batch."""
-    where: Where | None = _option(None, decides="order")
-    """An expression over the index that selects samples (see `tfprep.load.order.where`)."""
+    where: pc.Expression | Sequence[bool] | None = _option(None, decides="order")
+    """The samples that are read: an expression of `pyarrow.compute` over columns of the index, such as
+    `pc.field("height") >= 224`, or one bool per sample of the split, in the order of `data.index(split)`."""
     balance: str | None = _option(None, column_name, decides="order")
     """A column of the index such as "label": each of its values equally often in every epoch (of several classes, the rarest)."""
     weights: Any = _option(None, decides="order")

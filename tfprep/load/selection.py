@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tfprep.dataset import Dataset
 from tfprep.dataset.names import is_training_split
@@ -18,7 +19,6 @@ from tfprep.errors import LoaderError
 from tfprep.fields import FieldSpec, Size, rarest_classes
 from tfprep.load.options import LoaderOptions
 from tfprep.load.order.samplers import Numbers, Sampler, StratifiedSampler, UniformSampler, WeightedSampler
-from tfprep.load.order.where import class_number, column_names, rows_where
 from tfprep.load.reader.table import RecordTable, SplitRows
 
 
@@ -109,7 +109,7 @@ Selection: TypeAlias = tuple[Sampler, Numbers | None, tuple[int, ...]]
 def select(table: RecordTable, options: LoaderOptions, least: int) -> Selection:
     """The selection for these options; a bucket has at least `least` samples, or none."""
     sources, class_names, rows = table.parts, table.parts[0].class_names, table.rows
-    columns = set[Any]() if options.where is None else column_names(options.where)
+    columns = set[Any](_columns_in(options.where, table))
     columns |= {"label"} if isinstance(options.weights, Mapping) else {options.balance}
     columns |= {source.label for source in sources if "label" in columns}
     columns.discard(None)
@@ -119,11 +119,11 @@ def select(table: RecordTable, options: LoaderOptions, least: int) -> Selection:
             f"where, balance and weights go by the stored '{derived[0]}', and derive makes another one; give that another name"
         )
     if options.where is not None:
-        found = rows_where(options.where, table.column, class_names, table.samples)
+        found = _rows_where(options.where, table)
         chosen = found if rows is None else np.intersect1d(found, rows)
         if not len(chosen):
             count = table.samples if rows is None else len(rows)
-            raise LoaderError(f"where={options.where!r} leaves none of the {count} samples")
+            raise LoaderError(f"where leaves none of the {count} samples")
         rows = chosen
     shares = [source.share for source in sources if source.share is not None] or None
     by_rule = {"balance": options.balance, "weights": options.weights, "mix": shares}
@@ -158,6 +158,29 @@ def select(table: RecordTable, options: LoaderOptions, least: int) -> Selection:
     sizes = tuple(np.bincount(part, minlength=len(shares)).tolist())
     sampler = StratifiedSampler(sizes, _apportion(len(numbers), shares), options.seed)
     return sampler, numbers[np.argsort(part, kind="stable")].astype(np.int64), ()
+
+
+def _rows_where(where: Any, table: RecordTable) -> Numbers:
+    """The rows that `where` selects, ascending; one whose value is missing (null) is left out. LoaderError if it does not fit."""
+    rule = "where is an expression over columns of the index, pc.field('height') >= 224, or one bool per sample of the split"
+    if isinstance(where, pc.Expression):
+        columns = {name: table.column(name) for name in _columns_in(where, table)}
+        try:
+            found = pa.table({**columns, "#": np.arange(table.samples)}).filter(where).column("#")
+        except (pa.ArrowException, NotImplementedError, TypeError) as error:
+            known = ", ".join(table.column_names)
+            raise LoaderError(f"{rule}; {error} in {where}. The columns are {known}; classes are numbers") from error
+        return np.asarray(found.to_numpy(), np.int64)
+    chosen = np.asarray(where)
+    if chosen.dtype != bool or chosen.shape != (table.samples,):
+        raise LoaderError(f"{rule} ({table.samples}), not {chosen.dtype} {list(chosen.shape)}: {where!r:.200}")
+    return np.flatnonzero(chosen).astype(np.int64)
+
+
+def _columns_in(where: Any, table: RecordTable) -> list[str]:
+    """The columns of the index that an expression names; none of other values."""
+    names = table.column_names if isinstance(where, pc.Expression) else []
+    return [name for name in names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", str(where))]
 
 
 def _in_buckets(
@@ -223,7 +246,12 @@ def _weights(
 
 def _class_number(name: Any, class_names: Sequence[str]) -> int:
     if isinstance(name, str):
-        return class_number(name, class_names)
+        if name not in class_names:
+            there = (
+                f"there are {', '.join(class_names)}" if class_names else "the dataset has no class names, give numbers"
+            )
+            raise LoaderError(f"there is no class {name!r}; {there}")
+        return class_names.index(name)
     # pandas and NumPy count labels of floats by 0.0 and 1.0.
     if isinstance(name, bool) or not isinstance(name, int | float | np.integer) or name % 1:
         raise LoaderError(f"weights name classes by their names or whole numbers, not by {name!r}")

@@ -7,6 +7,7 @@ import json
 import pickle
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 
 import tfprep
@@ -327,11 +328,11 @@ def test_a_run_does_not_resume_in_fields_that_were_declared_otherwise(tmp_path):
 @pytest.mark.parametrize(
     ("where", "keep"),
     [
-        ("image_night == 1", lambda e: e["image/night"] == 1),
-        ("image_height >= 30 and height >= 30", lambda e: e["image/height"] >= 30),
-        ("'1.jpg' in image_filename", lambda e: e["image/filename"].endswith(b"1.jpg")),
-        ("image_weather > 2", lambda e: len(e["image/weather"]) == 1 and e["image/weather"][0] > 2),
-        ("not image_weather > 2", lambda e: len(e["image/weather"]) == 1 and e["image/weather"][0] <= 2),
+        (pc.field("image_night") == 1, lambda e: e["image/night"] == 1),
+        ((pc.field("image_height") >= 30) & (pc.field("height") >= 30), lambda e: e["image/height"] >= 30),
+        (pc.match_substring(pc.field("image_filename"), "1.jpg"), lambda e: e["image/filename"].endswith(b"1.jpg")),
+        (pc.field("image_weather") > 2, lambda e: len(e["image/weather"]) == 1 and e["image/weather"][0] > 2),
+        (~(pc.field("image_weather") > 2), lambda e: len(e["image/weather"]) == 1 and e["image/weather"][0] <= 2),
     ],
 )
 def test_where(data, expected, where, keep):

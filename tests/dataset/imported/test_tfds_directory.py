@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 
 import tfprep
@@ -132,9 +133,8 @@ def test_values_names_shapes_and_classes(folder):
         assert np.array_equal(mine["in_pixels"], other["in_pixels"][[[1, 0, 3, 2]]])
         assert np.array_equal(mine["objects_label"], other["objects"]["label"])
         assert [name.encode() for name in mine["objects_name"]] == other["objects"]["name"].tolist()
-    cats = data.numpy_loader(
-        "train", 30, training=False, where="label == 'cat' and flag == 1", fields=["label", "flag"]
-    )
+    where = (pc.field("label") == data.classes["label"].index("cat")) & (pc.field("flag") == 1)
+    cats = data.numpy_loader("train", 30, training=False, where=where, fields=["label", "flag"])
     (batch,) = cats
     assert batch["label"].tolist() == [0] * 5
     counts = next(iter(data.manifest.class_counts["label"].values()))

@@ -25,7 +25,7 @@ from tfprep.fields import Array
 from tfprep.load.order.samplers import Numbers
 
 _TOLD = ("key", "label", "shard", "height", "width")
-"""Columns that `where`, `balance` and `folds` are for."""
+"""Columns that `where`, `balance` and `folds` are for, beside those of stored fields."""
 
 
 @dataclass(frozen=True)
@@ -181,6 +181,11 @@ class RecordTable:
             )
         return self._columns[name]
 
+    @property
+    def column_names(self) -> list[str]:
+        """The columns of the index, of those that are for users."""
+        return _known_columns(self.parts[0])
+
     def key(self, row: int) -> str:
         """One sample's key, for messages."""
         return str(self.column("key")[row].as_py())
@@ -214,9 +219,13 @@ def _column(part: SplitRows, name: str) -> pa.ChunkedArray:
         )
     if name in index.column_names:
         return index.column(name)
-    columns = part.dataset.index(part.split, 0, None, first=0).column_names
-    known = [column for column in columns if column in (*_TOLD, *part.dataset.fields)]
+    known = _known_columns(part)
     meant = "".join(f"; did you mean {near!r}?" for near in difflib.get_close_matches(name, known, 1))
     if name in part.dataset.fields:
-        meant = "; for a stored field give where= the keys, pc.field('key').isin(keys)"
+        meant = "; for a stored field give where= one bool per sample"
     raise LoaderError(f"the index of {part.dataset.path} has no column {name!r}; it has {', '.join(known)}{meant}")
+
+
+def _known_columns(part: SplitRows) -> list[str]:
+    columns = part.dataset.index(part.split, 0, None, first=0).column_names
+    return [column for column in columns if column in (*_TOLD, *part.dataset.fields)]
