@@ -100,9 +100,11 @@ def test_policies_of_geometry_turn_images_of_any_type():
         np.testing.assert_array_equal(made(deep, geometry=[op]), deep[:, ::-1])
     filled = made(deep, color=[Maybe(augment.Erasing(p=1, level=7), p=1)])
     assert set(np.unique(filled[filled != deep])) == {7}
-    for stages in ({"geometry": [Maybe(augment.RandAugment())]}, {"color": [Maybe(Gamma())]}):
-        with pytest.raises(SampleError, match="Maybe is defined for uint8"):
-            made(deep, **stages)
+    others = deep, IMAGE.astype(np.uint16), np.dstack([IMAGE, IMAGE[:, :, 0]])
+    for other in others:
+        for stages in ({"geometry": [Maybe(augment.RandAugment())]}, {"color": [Maybe(Gamma())]}):
+            with pytest.raises(SampleError, match=f"Maybe is defined for uint8 .* this image is {other.dtype}"):
+                made(other, **stages)
     gray = made(IMAGE[:, :, :1], geometry=[augment.RandAugment(n=20)])
     assert gray.shape == (*SIZE, 1)
 

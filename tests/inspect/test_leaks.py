@@ -220,11 +220,3 @@ def test_a_search_that_ends_early_says_so(built, monkeypatch):
     for name in ("fingerprints", "leaks"):
         monkeypatch.setattr(f"tfprep.inspect.{name}.MOST_PAIRS", 1)
     assert "There are more, which were not looked for" in searched_for(find_leaks(open_dataset(built)))
-
-
-def test_the_command_succeeds_without_leaks(tmp_path, build_folder, capsys):
-    for number in range(6):
-        save(tmp_path / "raw" / ("train", "val")[number % 2] / "a" / f"{number}x.png", natural(100 + number))
-    out = build_folder(tmp_path / "raw", tmp_path / "out")
-    assert status_of("check", out) == 0
-    assert np.array_equal(find_leaks(open_dataset(out)).groups, np.arange(6))

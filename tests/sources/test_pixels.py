@@ -366,14 +366,6 @@ def test_tiffs_of_packed_bits(bits):
     np.testing.assert_array_equal(decoded(data, to="uint8")[:, :, 0], np.rint(numbers * (255 / (2**bits - 1))))
 
 
-def test_color_ops_for_8_bits_say_so(tmp_path):
-    root = folder(tmp_path / "data", {"a.png": png(DEEP[:, :, :3]), "b.png": 1})
-    recipe = {"color": [augment.Brightness(0.2)], "variants": {"train": 2}, "store": {"image": codecs.Raw()}}
-    fields, rejected = built(KEPT, root, tmp_path / "out", **recipe)
-    assert "Brightness is defined for uint8 [H, W, 3], this image is uint16 [H, W, 3]" in rejected["a.png"]
-    assert set(fields) == {"b.png"}
-
-
 def test_jpeg_and_original_are_refused_where_they_would_lose_something():
     for codec, pixels in ((codecs.Jpeg(), sources.Pixels(to="uint16")), (codecs.Original(), sources.Pixels())):
         with pytest.raises(RecipeError, match=r"use Zstd\(\), Png\(\) or Raw\(\)"):
