@@ -36,6 +36,14 @@ def fields_of(source, root, out, **options):
     return fields
 
 
+def check_rejected(source, root, out, reasons):
+    """Each sample of `reasons` is rejected with its reason, and accepted where that is empty; returns the accepted ones."""
+    fields, rejected = built(source, root, out)
+    for key, reason in reasons.items():
+        assert reason in rejected[key] if reason else key in fields, key
+    return fields
+
+
 def read_rejected(out):
     path = out / "current/rejects.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []

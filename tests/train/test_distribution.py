@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tfprep
 from tests.warm_python import WarmPython, run_python
 from tfprep import train
 
@@ -45,34 +46,20 @@ print(json.dumps({"seen": seen, "shares": shares, "step": last.step, "share": la
 """
 
 
-def _numbers(clicks):
-    """The samples' numbers, which the click maps of the test dataset contain; a variant adds 1000."""
-    array = np.asarray(clicks)
-    return [(int(image[0, 0, 0]) + 256 * int(image[0, 0, 1])) % 1000 for image in array]
-
-
-def _flat(parts):
-    return [number for part in parts for number in part]
-
-
 def test_mirrored_strategy_on_two_devices(photos, tmp_path):
     """Runs in a new process, since devices are created before anything else, and collectives are counted from the start."""
-    result = _run(["-c", MIRRORED, str(photos.path), str(tmp_path)])
+    done = run_python(["-c", MIRRORED, str(photos.path), str(tmp_path)])
+    assert done.returncode == 0, done.stderr[-2000:]
+    result = json.loads(done.stdout.splitlines()[-1])
     assert all(shares == [5, 5] for shares in result["shares"])
     assert sorted(number % 1000 for number in result["seen"]) == list(range(50))
     assert result["step"] == 10
     assert result["share"] is None  # it is not measured here
 
 
-def _run(arguments):
-    done = run_python(arguments)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def test_multi_worker_mirrored_strategy_in_two_processes(photos, tmp_path):
-    ports = [_free_port() for _ in range(2)]
-    cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        cluster = {"worker": [f"127.0.0.1:{server.getsockname()[1]}" for server in (one, other)]}
     running = []
     for index in range(2):
         config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
@@ -93,12 +80,6 @@ def test_multi_worker_mirrored_strategy_in_two_processes(photos, tmp_path):
     assert any(first["weights"])
 
 
-def _free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture
 def service(tf):
     """The address of a dispatcher with two workers of the tf.data service, on loopback."""
@@ -113,29 +94,20 @@ def service(tf):
 
 
 def test_tf_data_service_with_two_workers(tf, photos, service):
-    """Dynamic sharding gives each worker some of the shards: each sample comes once."""
-    import tfprep
-
+    """Dynamic sharding gives each worker some of the shards: each sample comes once. Its clicks hold its number."""
     dataset = tfprep.open(photos.path).tf_dataset("val", batch_size=3, inputs="clicks")
     distribute = tf.data.experimental.service.distribute(
         processing_mode=tf.data.experimental.service.ShardingPolicy.DYNAMIC, service=service
     )
-    assert sorted(_flat(map(_numbers, dataset.apply(distribute)))) == list(range(11))
-
-
-def _tiny_model():
-    import keras
-
-    model = keras.Sequential([keras.Input([24, 32, 2]), keras.layers.Flatten(), keras.layers.Dense(3)])
-    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    return model
+    clicks = np.concatenate(list(dataset.apply(distribute).as_numpy_iterator()))
+    assert sorted(clicks[:, 0, 0, 0] + 256 * clicks[:, 0, 0, 1].astype(int)) == list(range(11))
 
 
 def test_the_monitor_reports_the_loaders_counters(tf, photos, tmp_path):
-    import tfprep
-
     loader = tfprep.open(photos.path).loader("train", batch_size=10, inputs="clicks", targets="label")
-    model = _tiny_model()
+    layers = tf.keras.layers
+    model = tf.keras.Sequential([tf.keras.Input([24, 32, 2]), layers.Flatten(), layers.Dense(3)])
+    model.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     monitor = train.InputMonitor(tmp_path, every_s=60)
     model.fit(loader, steps_per_epoch=5, verbose=0, shuffle=False, callbacks=[monitor])
     (sample,) = monitor.samples

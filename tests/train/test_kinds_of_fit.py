@@ -1,5 +1,7 @@
 """The callbacks with every way in which Keras runs a step: they count the steps that were trained, and give no false alarm."""
 
+import time
+
 import pytest
 
 from tests.warm_python import run_python
@@ -37,10 +39,13 @@ def test_counts_and_waits_are_those_of_the_training(tf, pairs, tmp_path, way):
     options.experimental_optimization.inject_prefetch = False
     slow = pairs(40, lambda number: 0.005).batch(4, drop_remainder=True).with_options(options)
     slower = pairs(8, lambda number: 0.02).batch(4, drop_remainder=True)
+    began = time.monotonic()
     model.fit(slow, validation_data=slower, epochs=2, verbose=0, shuffle=False, callbacks=callbacks)
+    took_s = time.monotonic() - began
     waits = [sample.waits for sample in monitor.samples if sample.waits]
     assert monitor.samples[-1].step == sum(window.batches for window in waits) == 20
     assert sum(window.images for window in waits) == 80
+    assert sum(window.window_s for window in waits) < took_s - 2 * 8 * 0.02
     each_ms = sorted(1e3 * wait for window in waits for wait in window.each_s)[-20:]
     assert each_ms[10] > 12
     assert 1e3 * sum(window.waited_s for window in waits) > 12 * 20

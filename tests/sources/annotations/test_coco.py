@@ -140,21 +140,27 @@ CLASSES = [
 ]
 
 
+GOOD = {"bbox": [4, 5, 6, 7], "segmentation": polygon(4, 5, 6, 7), "category_id": 7}
+ODD = [({**GOOD, "segmentation": value}, reason) for value, reason in SHAPES]
+ODD += [({**GOOD, "bbox": value}, reason) for value, reason in BOXES]
+ODD += [({**GOOD, "category_id": value}, reason) for value, reason in CLASSES]
+
+
+def an_image_each(annotations):
+    """The content of a file with an image for each of these lists of annotations."""
+    images = [{"height": SIZE[0], "width": SIZE[1], "id": n, "file_name": f"{n}.png"} for n in range(len(annotations))]
+    listed = [{"image_id": n, **one} for n, of_image in enumerate(annotations) for one in of_image]
+    listed = [{"id": 100 + number, **one} for number, one in enumerate(listed)]
+    return {"images": images, "annotations": listed, "categories": [*CATEGORIES, {"id": 55}, {"id": 56, "name": " "}]}
+
+
 def test_a_wrong_annotation_rejects_its_image_and_is_named(tmp_path):
     """An image for each kind of mistake, and some that are right."""
-    good = {"bbox": [4, 5, 6, 7], "segmentation": polygon(4, 5, 6, 7), "category_id": 7}
-    odd = [*(({**good, "segmentation": value}, reason) for value, reason in SHAPES)]
-    odd += [({**good, "bbox": value}, reason) for value, reason in BOXES]
-    odd += [({**good, "category_id": value}, reason) for value, reason in CLASSES]
     no_box = {"category_id": 7, "bbox": None}, "a bbox is x, y, width and height"
-    crowd = {**good, "iscrowd": "0"}, "iscrowd is 0 or 1; got '0'"
-    odd += [(good, ""), ({**good, "bbox": [-1, 0, 20, 9]}, ""), no_box, crowd, (good, "image of 57 x 40")]
-    content = scene()
-    content["categories"] = [*CATEGORIES, {"id": 55}, {"id": 56, "name": " "}]
-    image = {"height": SIZE[0], "width": SIZE[1]}
-    content["images"] = [{**image, "id": number, "file_name": f"{number}.png"} for number in range(len(odd))]
+    crowd = {**GOOD, "iscrowd": "0"}, "iscrowd is 0 or 1; got '0'"
+    odd = [*ODD, (GOOD, ""), ({**GOOD, "bbox": [-1, 0, 20, 9]}, ""), no_box, crowd, (GOOD, "image of 57 x 40")]
+    content = an_image_each([[one] for one, _ in odd])
     content["images"][-1]["width"] = 57
-    content["annotations"] = [{"id": 100 + n, "image_id": n, **one} for n, (one, _) in enumerate(odd)]
     root, _ = written(tmp_path, content)
     source = sources.Coco(fields=("boxes", "box_labels", "instances"), bad_annotations="reject")
     fields, rejected = built(source, root, tmp_path / "out")
@@ -165,8 +171,7 @@ def test_a_wrong_annotation_rejects_its_image_and_is_named(tmp_path):
             continue
         assert reason in rejected[key]
         assert f"annotation {100 + number}" in rejected[key] or "image of" in reason
-    right = len(SHAPES) + len(BOXES) + len(CLASSES)
-    np.testing.assert_array_equal(fields[f"train/{right + 1}.png"]["boxes"], [[0, 0, 19, 9]])  # cut by one pixel
+    np.testing.assert_array_equal(fields[f"train/{len(ODD) + 1}.png"]["boxes"], [[0, 0, 19, 9]])  # cut by one pixel
     assert len(fields) == 2
 
 
@@ -307,18 +312,9 @@ def test_the_fingerprint_covers_how_objects_become_fields():
 
 def test_a_wrong_annotation_is_dropped_and_listed(tmp_path):
     """Its neighbors keep their boxes, labels, numbers and regions; an image without anything left is rejected."""
-    good = {"bbox": [4, 5, 6, 7], "segmentation": polygon(4, 5, 6, 7), "category_id": 7, "iscrowd": 0}
-    odd = [{**good, "segmentation": value} for value, _ in SHAPES]
-    odd += [{**good, "bbox": value} for value, reason in BOXES if "reaches" not in reason]
-    odd += [{**good, "category_id": value} for value, _ in CLASSES] + [{**good, "bbox": [60, 12, 5, 5]}]
-    content = scene() | {"images": [], "annotations": []}
-    content["categories"] = [*CATEGORIES, {"id": 55}, {"id": 56, "name": " "}]
-    for number, wrong in enumerate(odd):
-        content["images"].append({"id": number, "file_name": f"{number}.png", "height": SIZE[0], "width": SIZE[1]})
-        right = {**good, "bbox": [20, 21, 9, 8], "segmentation": polygon(20, 21, 9, 8), "category_id": 3}
-        for place, one in enumerate([good, wrong, right] if number else [wrong]):
-            content["annotations"].append({**one, "id": 3 * number + place, "image_id": number})
-    root, _ = written(tmp_path, content)
+    right = {"bbox": [20, 21, 9, 8], "segmentation": polygon(20, 21, 9, 8), "category_id": 3}
+    odd = [one for one, _ in ODD if one["bbox"] != [-14, 12, 20, 9]]  # which is partly inside: its image is rejected
+    root, _ = written(tmp_path, an_image_each([[odd[0]], *([GOOD, wrong, right] for wrong in odd[1:])]))
     source = sources.Coco(fields=("boxes", "box_labels", "box_numbers", "instances", "mask"))
     with pytest.warns(UserWarning, match=f"{len(odd) - 1} samples have warnings, such as .* dropped annotations"):
         fields, rejected = built(source, root, tmp_path / "out")

@@ -1,4 +1,4 @@
-"""Causes of slow training: each is named with its evidence, and with advice that is not followed yet."""
+"""Causes of slow training: each is named with its evidence, and with advice that is not followed yet; and stages of pipelines."""
 
 import json
 import time
@@ -7,7 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import tfprep
+from tests.waiting import wait_until
 from tfprep import train
+from tfprep.limits import CpuTimes
+from tfprep.load.threads import forget_loader, note_loader
+
+keras = pytest.importorskip("keras")
+from tfprep.train.monitor import samples  # noqa: E402
+from tfprep.train.monitor.causes import verdict_of  # noqa: E402
+from tfprep.train.monitor.waits import Waits  # noqa: E402
 
 READER = {"wait_s": 9.0, "read_s": 1.0, "decode_s": 1.0, "idle_s": 1.0, "records_read": 500.0, "records_cached": 0.0}
 CACHE = {"cache_records": 300.0, "cache_capacity": 600.0, "cache_of": 600.0}
@@ -15,39 +24,18 @@ CACHE = {"cache_records": 300.0, "cache_capacity": 600.0, "cache_of": 600.0}
 
 def _sample(seconds, readers, stages=(), pipeline=(), waited_s=0.0, steps=100, cpu=(0.0, 0.0, 0.0), **numbers):
     """Totals after some seconds; `cpu` is what this program took, what its threads waited for, and what others took."""
-    from tfprep.limits import CpuTimes
-    from tfprep.train.monitor.samples import Pipeline, Sample
-    from tfprep.train.monitor.waits import Waits
-
-    stages = tuple(_stage(name, busy_s) for name, busy_s in stages)
+    numbers["stages"] = tuple(_stage(name, busy_s) for name, busy_s in stages)
+    numbers["pipeline"] = samples.Pipeline(*pipeline)
     waits = Waits(seconds, steps, waited_s, 8 * steps, 0.0, np.full(steps, waited_s / max(steps, 1)))
-    return Sample(
-        1000.0 + seconds,
-        0,
-        waits,
-        CpuTimes(*cpu),
-        2,
-        stages=stages,
-        readers=readers,
-        pipeline=Pipeline(*pipeline),
-        **numbers,
-    )
+    return samples.Sample(1000.0 + seconds, 0, waits, CpuTimes(*cpu), 2, readers=readers, **numbers)
 
 
-def _causes(spent, wait_share=0.1):
-    return _verdict(spent, wait_share).causes
-
-
-def _verdict(spent, wait_share=0.1):
-    from tfprep.train.monitor.causes import verdict_of
-
-    return verdict_of(spent.since(_sample(0.0, {}, steps=0)), wait_share)
+def _verdict(spent):
+    return verdict_of(spent.since(_sample(0.0, {}, steps=0)), 0.1)
 
 
 def _stage(name, busy_s):
-    from tfprep.train.monitor.samples import Stage
-
-    return Stage(name, 0, 0, 1000, busy_s, 0, 1)
+    return samples.Stage(name, 0, 0, 1000, busy_s, 0, 1)
 
 
 def _reader(**changes):
@@ -103,7 +91,7 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
 def test_each_cause_of_a_slow_input_is_named(tf, case):
     kind, options, text, advice, followed = case
-    cause = _causes(_sample(10.0, waited_s=10.0, **options))[0]
+    cause = _verdict(_sample(10.0, waited_s=10.0, **options)).causes[0]
     assert (cause.kind, text in cause.text, advice in cause.advice) == (kind, True, True), cause
     assert followed not in cause.advice, cause
 
@@ -146,16 +134,12 @@ def test_other_programs_are_named_beside_what_they_slow_down(tf, cpu, reader, ki
     ],
 )
 def test_what_limits_where_the_step_hardly_waits(tf, times, kinds):
-    causes = _causes(_sample(10.0, {}, waited_s=0.1, **times))
+    causes = _verdict(_sample(10.0, {}, waited_s=0.1, **times)).causes
     assert [cause.kind for cause in causes] == kinds
     assert all("a faster input would save at most 1%" in cause.text for cause in causes)
 
 
 def test_a_slow_map_after_the_loader(tf, photos, tmp_path):
-    import keras
-
-    import tfprep
-
     def slow(label):
         time.sleep(0.05)
         return label
@@ -173,16 +157,13 @@ def test_a_slow_map_after_the_loader(tf, photos, tmp_path):
     assert "what comes after the loader limits" in monitor.summary
     assert "calls Python for each element" in monitor.summary
     lines = [json.loads(line) for line in (tmp_path / "input.jsonl").read_text().splitlines()]
-    samples = [line for line in lines if "readers" in line]
-    assert samples[-1]["readers"]["batches"] >= 20
-    assert samples[-1]["stages"] == [], "the loader's own options turn autotune off"
+    last = [line for line in lines if "readers" in line][-1]
+    assert last["readers"]["batches"] >= 20
+    assert last["stages"] == [], "the loader's own options turn autotune off"
     assert "python map" in {line["warning"]["cause"] for line in lines if "warning" in line}
 
 
 def test_the_loader_of_a_validation_is_not_that_of_a_custom_loop(tf, photos, tmp_path):
-    import tfprep
-    from tfprep.load.threads import forget_loader, note_loader
-
     val = tfprep.open(photos.path).numpy_loader("val", 8)
     with train.InputMonitor(tmp_path, every_s=60) as monitor:
         for _ in monitor.watch(iter([1, 2, 3])):
@@ -193,14 +174,11 @@ def test_the_loader_of_a_validation_is_not_that_of_a_custom_loop(tf, photos, tmp
 
 def test_only_the_functions_of_the_user_count_as_python(tf, photos):
     """The loader's own hand-over calls Python too."""
-    import tfprep
-    from tfprep.train.monitor.samples import pipeline_of
-
     train = tfprep.open(photos.path).loader("train", batch_size=8, seed=0, inputs="image", targets="label")
     ops = train.map(lambda image, label: (tf.cast(image, tf.float32), label))
     python = ops.map(lambda image, label: (image, tf.numpy_function(abs, [label], label.dtype)))
-    assert (pipeline_of(iter(ops)).kinds, pipeline_of(iter(ops)).python) == (("Map", "TensorFlowLoader"), ())
-    assert pipeline_of(iter(python)).python == ("Map",)
+    assert samples.pipeline_of(iter(ops)) == samples.Pipeline(("Map", "TensorFlowLoader"), ())
+    assert samples.pipeline_of(iter(python)).python == ("Map",)
 
 
 def test_a_step_that_fit_traces_again_and_again(tf, tmp_path):
@@ -229,14 +207,13 @@ def test_python_between_the_steps(tf, dense, slow_step, tmp_path):
 def test_the_larger_share_of_the_time_comes_first(tf, waited_s, between_s, kinds):
     for cpu, more in (((0.0, 0.0, 0.0), []), ((4.0, 15.0, 16.0), ["processors"])):
         reader = _reader(decode_s=18.0, wait_s=waited_s)
-        causes = _causes(_sample(10.0, reader, waited_s=waited_s, between_s=between_s, cpu=cpu))
+        causes = _verdict(_sample(10.0, reader, waited_s=waited_s, between_s=between_s, cpu=cpu)).causes
         assert sorted(cause.kind for cause in causes) == sorted([*kinds, *more])
         assert more or [cause.kind for cause in causes] == kinds
 
 
 def test_stages_that_repeat_makes_again_are_summed_up_over_the_samples(monkeypatch):
     """Three samples: `repeat` makes the map again before the second, and in the third it is gone."""
-    from tfprep.train.monitor import samples
 
     def stage(name, produced, busy_s):
         return replace(_stage(name, busy_s), elements=2, produced=produced)
@@ -254,3 +231,32 @@ def test_stages_that_repeat_makes_again_are_summed_up_over_the_samples(monkeypat
         ("1/BatchV2", 200, 0.4, 2),
         ("3/Map", 1010, 4.1, 0),
     ]
+
+
+def test_the_elements_and_bytes_of_each_buffer(tf):
+    iterator = iter(tf.data.Dataset.range(1000).shuffle(100).batch(4).prefetch(2))
+    next(iterator)
+
+    def full():
+        now = {stage.name: stage for stage in samples.stages(iterator)}
+        return now if now["1/Prefetch"].elements == 2 else None
+
+    now = wait_until(full)
+    assert list(now) == ["1/Prefetch", "2/BatchV2", "3/Shuffle", "4/Range"]
+    # The buffer refills before it passes an element on; after that, it has room for one.
+    assert (now["3/Shuffle"].elements, now["3/Shuffle"].bytes) == (99, 99 * 8)
+    assert now["1/Prefetch"].bytes == 2 * 4 * 8
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    assert samples.stages(iter(tf.data.Dataset.range(3).with_options(options))) == ()
+
+
+def test_the_slowest_stage_is_the_one_that_spent_the_most_time(pairs):
+    began = time.perf_counter()
+    iterator = iter(pairs(40, lambda number: 0.01).shuffle(4).batch(4).prefetch(1))
+    for _ in range(5):
+        next(iterator)
+    now = samples.slowest(samples.stages(iterator))
+    assert now is not None
+    assert now.kind == "Map"
+    assert 0.008 * now.produced < now.busy_s < time.perf_counter() - began

@@ -7,11 +7,16 @@ import time
 import numpy as np
 import pytest
 
+from tfprep import train
+
+keras = pytest.importorskip("keras")
+tf = pytest.importorskip("tensorflow")
+from tfprep.train.monitor.waits import TimedIterator, WaitClock, timed_tensors  # noqa: E402
+
 
 @pytest.fixture
-def timed(tf):
+def timed():
     """`timed(source)`: an iterator over the source, as a compiled step gets it, and the clock that notes its waits."""
-    from tfprep.train.monitor.waits import TimedIterator, WaitClock, timed_tensors
 
     def make(source):
         clock, iterator = WaitClock(), iter(source)
@@ -23,14 +28,12 @@ def timed(tf):
 
 def quiet(dataset):
     """The dataset without autotune, which may wait for a minute when an iterator is dropped."""
-    import tensorflow as tf
-
     options = tf.data.Options()
     options.autotune.enabled = False
     return dataset.with_options(options)
 
 
-def test_elements_of_any_structure_pass(timed, tf):
+def test_elements_of_any_structure_pass(timed):
     parts = {
         "a": [1, 2, 3, 4],
         "b": (["x", "y", "z", "w"], tf.RaggedTensor.from_row_lengths(tf.range(10), [1, 2, 3, 4])),
@@ -40,16 +43,16 @@ def test_elements_of_any_structure_pass(timed, tf):
     batches, clock = timed(dataset)
     assert batches.element_spec == dataset.element_spec
     for got, expected in zip(batches, dataset, strict=True):
-        tf.nest.map_structure(np.testing.assert_array_equal, _plain(tf, got), _plain(tf, expected))
+        tf.nest.map_structure(np.testing.assert_array_equal, _plain(got), _plain(expected))
     reading = clock.read()
     assert (reading.batches, reading.images) == (2, 4)
 
 
-def _plain(tf, element):
+def _plain(element):
     return [np.asarray(part) for part in tf.nest.flatten(element, expand_composites=True)]
 
 
-def test_images_are_counted_where_the_first_component_is_none(timed, tf):
+def test_images_are_counted_where_the_first_component_is_none(timed):
     batches, clock = timed(quiet(tf.data.Dataset.from_tensor_slices(np.ones([6, 3])).batch(4).map(lambda x: (None, x))))
     assert [(x is None, len(y)) for x, y in batches] == [(True, 4), (True, 2)]
     assert (clock.read().batches, clock.read().images) == (2, 6)
@@ -80,7 +83,7 @@ def test_the_clock_tells_each_wait(timed, pairs, kind):
     assert waits.each_s.base is None  # it keeps no waits of before
 
 
-def test_a_wait_that_crosses_a_border_counts_on_both_sides(timed, tf):
+def test_a_wait_that_crosses_a_border_counts_on_both_sides(timed):
     """A request is noted before the source runs: a source that never returns must not run first."""
     asked, go_on = threading.Event(), threading.Event()
 
@@ -106,8 +109,6 @@ def test_a_wait_that_crosses_a_border_counts_on_both_sides(timed, tf):
 
 
 def test_time_outside_of_the_training_does_not_count():
-    from tfprep.train.monitor.waits import WaitClock
-
     clock, began_s = WaitClock(), time.perf_counter()
     clock.asking()
     clock.pause()
@@ -124,8 +125,6 @@ def test_time_outside_of_the_training_does_not_count():
 
 def test_the_time_between_the_epochs_of_a_loop_does_not_count(tmp_path):
     """A batch of images of several sizes is a list."""
-    from tfprep import train
-
     with train.InputMonitor(tmp_path, every_s=60) as monitor:
         for _ in range(2):
             for _ in monitor.watch([{"image": [np.ones([5, n + 1]) for n in range(3)]}] for _ in range(2)):
@@ -136,18 +135,17 @@ def test_the_time_between_the_epochs_of_a_loop_does_not_count(tmp_path):
     assert waits.window_s < 0.3
 
 
-def test_an_error_of_the_source_is_raised(timed, tf):
+def test_an_error_of_the_source_is_raised(timed):
+    numbers = tf.data.Dataset.range(3)
     batches, _ = timed(
-        quiet(
-            tf.data.Dataset.range(3).map(lambda x: tf.debugging.check_numerics(1.0 / tf.cast(x - 1, "float32"), "here"))
-        )
+        quiet(numbers.map(lambda x: tf.debugging.check_numerics(1.0 / tf.cast(x - 1, "float32"), "here")))
     )
     next(batches)
     with pytest.raises(tf.errors.InvalidArgumentError, match="here"):
         next(batches)
 
 
-def test_dropping_the_iterator_frees_the_source(timed, tf):
+def test_dropping_the_iterator_frees_the_source(timed):
     """It must not wait for the garbage collector, since a shuffle buffer may take most of the memory."""
     gone = threading.Event()
 
@@ -172,9 +170,6 @@ def test_dropping_the_iterator_frees_the_source(timed, tf):
 
 def test_the_end_of_the_data_inside_of_a_step_is_not_a_wait(dense, pairs, tmp_path):
     """A call of three steps gets two batches, and asks for a third."""
-    import keras
-
-    from tfprep import train
 
     class Pending(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
