@@ -38,6 +38,13 @@ def written(image, form="PNG", **options):
     return file.getvalue()
 
 
+def oriented(number):
+    """EXIF with this orientation."""
+    exif = Image.Exif()
+    exif[0x0112] = number
+    return exif
+
+
 def save(path, pixels):
     """Writes an image of these pixels to a folder that is made if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)

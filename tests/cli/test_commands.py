@@ -17,7 +17,7 @@ from PIL import Image
 
 import tfprep
 from tests.commands import status_of
-from tests.photos import write_photos
+from tests.photos import oriented, write_photos
 from tests.waiting import wait_until
 from tfprep import units
 from tfprep.builder.options import BuildEvent
@@ -477,10 +477,8 @@ def test_a_build_without_standard_streams_is_a_build(recipe, photos, tmp_path):
 def test_init_counts_turned_images(tmp_path, run, turned):
     write_photos(tmp_path / "raw", 8)
     for number, orientation in enumerate([1, 3, 6, 8][: turned + 1]):
-        exif = Image.Exif()
-        exif[0x0112] = orientation
         for path in (tmp_path / "raw").glob(f"*/{number}.png"):
-            Image.open(path).save(path.with_suffix(".jpg"), exif=exif)
+            Image.open(path).save(path.with_suffix(".jpg"), exif=oriented(orientation))
             path.unlink()
     status, out, _ = run("init", tmp_path / "raw", "--out", tmp_path / "recipe.py")
     assert status == 0

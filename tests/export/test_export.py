@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from tests.commands import status_of
+from tests.photos import oriented, written
 from tfprep import codecs
 from tfprep.dataset import open_dataset
 from tfprep.dataset.imported.make import index_tfrecords
@@ -218,10 +219,9 @@ def index_one(tmp_path):
 
 
 def test_an_imported_image_that_readers_would_turn_is_written_as_its_pixels(index_one, tmp_path):
-    exif, file = Image.Exif(), io.BytesIO()
-    exif[0x0112] = 6  # Hugging Face's datasets turn such a file, and its boxes and masks stay
-    Image.fromarray(np.arange(24 * 16 * 3, dtype=np.uint8).reshape(24, 16, 3)).save(file, "JPEG", exif=exif)
-    data = index_one({"picture": file.getvalue()})
+    """Hugging Face's datasets turn such a file, and its boxes and masks stay."""
+    pixels = np.arange(24 * 16 * 3, dtype=np.uint8).reshape(24, 16, 3)
+    data = index_one({"picture": written(pixels, "JPEG", exif=oriented(6))})
     export(data, tmp_path / "out", "webdataset")
     (sample,) = read_tars((tmp_path / "out").iterdir())
     picture = Image.open(io.BytesIO(sample["picture.png"]))

@@ -11,7 +11,7 @@ from PIL import Image
 from scipy import ndimage
 
 from tests.examples import example, serialized
-from tests.photos import written
+from tests.photos import oriented, written
 from tfprep import codecs
 from tfprep.codecs import Boxes, Encoded, Jpeg, Original, Png, Raw, Scalar, Text, Texts, Zstd
 from tfprep.errors import RecipeError, SampleError
@@ -245,11 +245,9 @@ def test_original_keeps_the_files_bytes():
     np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(Original().encode(RGB)[""]))), RGB)
 
 
-EXIF = Image.Exif()
-EXIF[0x0112] = 6
 ENCODED = {
     "jpeg": written(PIL, "JPEG", quality=85),
-    "turned jpeg": written(PIL, "JPEG", quality=85, exif=EXIF),
+    "turned jpeg": written(PIL, "JPEG", quality=85, exif=oriented(6)),
     "gray jpeg": written(PIL.convert("L"), "JPEG"),
     "png": written(PIL, "PNG"),
     "gray png": written(PIL.convert("L"), "PNG"),

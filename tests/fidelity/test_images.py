@@ -10,7 +10,7 @@ from PIL import Image, ImageOps
 from scipy import ndimage
 
 from tests.fidelity.public import variants
-from tests.photos import natural, written
+from tests.photos import natural, oriented, written
 from tfprep import images
 from tfprep.augment import Resize
 from tfprep.errors import SampleError
@@ -34,11 +34,9 @@ def opened(data):
 @pytest.mark.parametrize("orientation", range(10))
 @pytest.mark.parametrize("kind", ["JPEG", "CMYK", "PNG", "TIFF", "WEBP"])
 def test_images_stand_upright_as_in_pillow(kind, orientation):
-    exif = Image.Exif()
-    exif[0x0112] = orientation
     options = {"lossless": True} if kind == "WEBP" else {}
     image, form = (PIL.convert("CMYK"), "JPEG") if kind == "CMYK" else (PIL, kind)
-    data = written(image, form, exif=exif, **options)
+    data = written(image, form, exif=oriented(orientation), **options)
     expected = np.asarray(ImageOps.exif_transpose(opened(data)).convert("RGB"))
     assert expected.shape[:2] == ((61, 45) if 5 <= orientation <= 8 else (45, 61))
     np.testing.assert_array_equal(images.decode_image(data), expected)
@@ -112,9 +110,7 @@ def test_pixels_keep_their_channels():
 def test_reduced_pixels_are_pillows(reduced, orientation):
     """libjpeg's scaled DCT, as Pillow's `draft` gives it: ceil(side / k) pixels."""
     picture = Image.fromarray(smooth(160, 240))
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    data = written(picture, "JPEG", quality=90, exif=exif)
+    data = written(picture, "JPEG", quality=90, exif=oriented(orientation))
     image = opened(data)
     image.draft("RGB", (240 // reduced, 160 // reduced))
     assert image.size == (240 // reduced, 160 // reduced)

@@ -14,19 +14,13 @@ import pytest
 import tifffile
 from PIL import Image, ImageOps, features
 
-from tests.photos import written
+from tests.photos import oriented, written
 from tfprep import images
 from tfprep.errors import SampleError
 from tfprep.images.pillow import check_pixels
 
 RNG = np.random.default_rng(7)
 RGB = cv2.GaussianBlur(RNG.integers(0, 256, (30, 44, 3)).astype(np.float32), (0, 0), 1.5).astype(np.uint8)
-
-
-def oriented(number):
-    exif = Image.Exif()
-    exif[0x0112] = number
-    return exif
 
 
 def by_pillow(data):
@@ -231,20 +225,18 @@ def test_maps_from_numpy_files(array):
 )
 def test_maps_and_masks_from_tiffs_hold_the_numbers_of_the_file(dtype, byteorder, photometric):
     """Pillow inverts those of 1 and 8 bits whose 0 is white, and leaves 16 bits in the order of the file."""
-    numbers, file = RNG.integers(0, 2 if dtype == "bool" else 200, (12, 15)).astype(dtype), io.BytesIO()
-    tifffile.imwrite(file, numbers, byteorder=byteorder, photometric=photometric)
-    np.testing.assert_array_equal(tifffile.imread(io.BytesIO(file.getvalue())), numbers)
+    numbers = RNG.integers(0, 2 if dtype == "bool" else 200, (12, 15)).astype(dtype)
+    data = tiff(numbers, byteorder=byteorder, photometric=photometric)
+    np.testing.assert_array_equal(tifffile.imread(io.BytesIO(data)), numbers)
     decoders = [images.decode_map, *([] if dtype == "float32" else [images.decode_mask])]
-    for decoded in (decode(file.getvalue()) for decode in decoders):
+    for decoded in (decode(data) for decode in decoders):
         np.testing.assert_array_equal(decoded, numbers)
         assert decoded.dtype.isnative
 
 
 def _bits_of_jpeg2000(mode, bits):
     """A JPEG 2000 whose header gives its first component this number of bits."""
-    file = io.BytesIO()
-    Image.new(mode, (64, 64)).save(file, "JPEG2000")
-    data = bytearray(file.getvalue())
+    data = bytearray(written(Image.new(mode, (64, 64)), "JPEG2000"))
     data[data.index(b"\xff\x4f\xff\x51") + 42] = bits - 1
     return bytes(data)
 

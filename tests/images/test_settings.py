@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import GifImagePlugin, Image, ImageFile
 
-from tests.photos import written
+from tests.photos import oriented, written
 from tfprep import images
 from tfprep.errors import BuildError, SampleError
 
@@ -81,9 +81,7 @@ def test_damage_inside_a_jpeg_is_noted():
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
 def test_an_orientation_that_is_taken_back(orientation, form):
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    data = encoded(form, exif=exif.tobytes())
+    data = encoded(form, exif=oriented(orientation).tobytes())
     upright = images.decode_image(data)
     assert images.file_orientation(data) == orientation
     assert np.array_equal(images.as_stored(upright, orientation), np.asarray(Image.open(io.BytesIO(data))))

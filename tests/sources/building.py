@@ -64,7 +64,9 @@ def write_picture(path, number, height=40, width=56):
 
 
 def png(array):
-    return cv2.imencode(".png", array[:, :, ::-1] if array.ndim == 3 else array)[1].tobytes()
+    """Of gray, RGB or RGBA."""
+    order = {3: [2, 1, 0], 4: [2, 1, 0, 3]}.get(array.shape[2] if array.ndim == 3 else 1)
+    return cv2.imencode(".png", array if order is None else array[:, :, order])[1].tobytes()
 
 
 def folder(root, files):

@@ -6,13 +6,13 @@ import re
 import sys
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 from PIL import Image
 
 import tfprep
-from tests.sources.building import built, fields_of, folder
+from tests.photos import written
+from tests.sources.building import built, fields_of, folder, png
 from tfprep import augment, codecs, images, sources
 from tfprep.errors import RecipeError, SampleError, SourceError
 from tfprep.images.pillow import check_pixels
@@ -31,11 +31,6 @@ def tiff(array, **options):
     file = io.BytesIO()
     tifffile.imwrite(file, array, **{"photometric": "minisblack", **options})
     return file.getvalue()
-
-
-def png(array):
-    order = {3: [2, 1, 0], 4: [2, 1, 0, 3]}.get(array.shape[2] if array.ndim == 3 else 1)
-    return cv2.imencode(".png", array if order is None else array[:, :, order])[1].tobytes()
 
 
 def pnm(array, white):
@@ -252,12 +247,10 @@ def test_a_palette_of_a_tiff_with_alpha_and_one_that_rasterio_reads():
     """Pillow's conversion to RGB(A) is the reference."""
     colors = Image.fromarray((DEEP[:, :, :3] >> 8).astype(np.uint8)).quantize(16)
     expected = np.asarray(colors.convert("RGB"))
-    files = [io.BytesIO(), io.BytesIO()]
-    colors.convert("PA").save(files[0], "TIFF")
-    np.testing.assert_array_equal(decoded(files[0].getvalue()), np.dstack([expected, np.full(SIZE, 255, np.uint8)]))
+    opaque = np.dstack([expected, np.full(SIZE, 255, np.uint8)])
+    np.testing.assert_array_equal(decoded(written(colors.convert("PA"), "TIFF")), opaque)
     pytest.importorskip("rasterio")
-    colors.save(files[1], "TIFF", compression="tiff_lzw")
-    np.testing.assert_array_equal(decoded(files[1].getvalue()), expected)
+    np.testing.assert_array_equal(decoded(written(colors, "TIFF", compression="tiff_lzw")), expected)
 
 
 def test_no_data_in_a_palette_is_one_of_its_numbers():
@@ -282,21 +275,12 @@ def test_one_transparent_color_is_a_channel():
     """A PNG of 1 or 8 bits with the chunk tRNS; Pillow's promotion to an alpha channel is the reference."""
     rgb = Image.fromarray((DEEP[:, :, :3] >> 8).astype(np.uint8) // 128 * 255)
     for mode, whole, transparent in (("1", "LA", 0), ("L", "LA", 255), ("RGB", "RGBA", (255, 0, 255))):
-        file = io.BytesIO()
-        rgb.convert(mode).save(file, "PNG", transparency=transparent)
-        made = decoded(file.getvalue())
-        np.testing.assert_array_equal(made, np.asarray(Image.open(file).convert(whole)), err_msg=mode)
+        data = written(rgb.convert(mode), transparency=transparent)
+        made = decoded(data)
+        np.testing.assert_array_equal(made, np.asarray(Image.open(io.BytesIO(data)).convert(whole)), err_msg=mode)
         assert set(np.unique(made[:, :, -1])) == {0, 255}
-    deep = io.BytesIO()
-    Image.fromarray(DEEP[:, :, 0]).save(deep, "PNG", transparency=7)
     with pytest.raises(SampleError, match="16 bits per channel with one transparent color"):
-        decoded(deep.getvalue())
-
-
-def by_pillow(image, **options):
-    file = io.BytesIO()
-    image.save(file, "TIFF", **options)
-    return file.getvalue()
+        decoded(written(DEEP[:, :, 0], transparency=7))
 
 
 def test_odd_files_with_own_numbers_are_named():
@@ -320,7 +304,7 @@ def test_odd_files_with_own_numbers_are_named():
         (png(DEEP[:, :, :3]), {"channels": (3,)}, "there is no channel 3: the image has 3"),
         (b"nothing", {}, "not an image"),
         *(
-            (by_pillow(Image.new(mode, (4, 5))), {}, f"TIFF of {name} colors")
+            (written(Image.new(mode, (4, 5)), "TIFF"), {}, f"TIFF of {name} colors")
             for mode, name in (("LAB", "CIELAB"), ("CMYK", "SEPARATED"), ("YCbCr", "YCBCR"))
         ),
     ]
@@ -348,7 +332,7 @@ def test_compressed_geotiff_by_rasterio():
     rgb = Image.fromarray((DEEP[:, :, :3] >> 8).astype(np.uint8))
     for image, compression in ((rgb, "zstd"), (rgb.convert("1"), "group4"), (rgb.convert("1"), "tiff_lzw")):
         expected = np.asarray(image.convert("L" if image.mode == "1" else "RGB")).reshape(*SIZE, -1)
-        np.testing.assert_array_equal(decoded(by_pillow(image, compression=compression)), expected, compression)
+        np.testing.assert_array_equal(decoded(written(image, "TIFF", compression=compression)), expected, compression)
 
 
 @pytest.mark.filterwarnings("ignore:Dataset has no geotransform")
@@ -428,9 +412,8 @@ def test_init_names_the_missing_package_for_some_of_the_files(tmp_path, no_tifff
 
 
 def test_the_limit_of_pixels_is_an_option(tmp_path):
-    jpeg = io.BytesIO()
-    Image.new("RGB", (60, 50)).save(jpeg, "JPEG")
-    root = folder(tmp_path / "data", {"a.png": png(DEEP[:, :, 0]), "b.jpg": jpeg.getvalue()})
+    jpeg = written(Image.new("RGB", (60, 50)), "JPEG")
+    root = folder(tmp_path / "data", {"a.png": png(DEEP[:, :, 0]), "b.jpg": jpeg})
     source = sources.Folder("**", pixels={"image": sources.Pixels(max_pixels=2999)})
     fields, rejected = built(source, root, tmp_path / "small")
     assert rejected == {"b.jpg": "60 x 50 pixels are more than the limit of 2,999; the file may be hostile. If it is not: "

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.photos import oriented
 from tests.sources.building import built, fields_of, picture, write_picture
 from tfprep import augment, codecs, sources
 from tfprep.errors import BuildError, RecipeError, SourceError
@@ -338,9 +339,8 @@ def test_boxes_that_were_drawn_on_stored_pixels(tmp_path, orientation, size):
     one = {"id": 1, "file_name": "1.png", "height": float(size[0]), "width": size[1]}
     content = scene() | {"images": [one], "annotations": [annotation(1, 1, 7, (3, 5, 8, 9), polygon(3, 5, 8, 9))]}
     root, _ = written(tmp_path, content)
-    stored, exif = picture(3, *size), Image.Exif()
-    exif[0x0112] = orientation
-    Image.fromarray(stored).save(root / "train/1.png", exif=exif.tobytes())
+    stored = picture(3, *size)
+    Image.fromarray(stored).save(root / "train/1.png", exif=oriented(orientation).tobytes())
     if orientation == 6:
         with pytest.raises(BuildError, match=r"pixels=\{'image': sources.Pixels\(exif=\"ignore\", background"):
             built(sources.Coco(), root, tmp_path / "out")
