@@ -5,6 +5,7 @@ import pytest
 from PIL import Image, ImageDraw, ImageOps
 
 from tests.photos import natural
+from tfprep.images import perceptual_hash
 from tfprep.inspect.fingerprints import MOST_DISTANCE, linked, near_pairs, orientations
 from tfprep.inspect.thumbnails import alike, thumbnail
 
@@ -120,6 +121,13 @@ def test_one_edge_before_a_plain_sky_is_too_little_to_call_two_pictures_alike():
     assert alike(one, two, [9, *[65] * 7]) is None
     assert alike(one, two, [65, 0, *[65] * 6]) is None
     assert alike(one, one, [0, *[65] * 7]) == (0, pytest.approx(1))
+
+
+def test_a_mirrored_photo_is_near_in_the_orientation_that_is_derived_from_its_hash():
+    for number in range(20):
+        picture = natural(number)
+        one, mirrored = perceptual_hash(picture), perceptual_hash(np.ascontiguousarray(picture[:, ::-1]))
+        assert (turned(mirrored, 1) ^ one).bit_count() <= 10
 
 
 def test_what_belongs_together_is_a_group():

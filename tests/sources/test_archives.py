@@ -57,6 +57,18 @@ def test_shards_of_webdataset(tmp_path):
     assert sources.Archives("{split}/*.tar", label="json:kind").scan(root).classes == {"label": NAMES}
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_zip_files(tmp_path, method):
+    root = tmp_path / "data"
+    root.mkdir()
+    with zipfile.ZipFile(root / "all.zip", "w", method) as archive:
+        for number in range(4):
+            for ending, data in content(number).items():
+                archive.writestr(f"{number:04}.{ending}", data)
+    fields = fields_of(sources.Archives("*.zip", label="cls", fields=FIELDS, box_format="xywh"), root, tmp_path / "out")
+    check(fields, "all.zip", range(4))
+
+
 def tar(path, files):
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w") as archive:
