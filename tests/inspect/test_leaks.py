@@ -220,3 +220,11 @@ def test_a_search_that_ends_early_says_so(built, monkeypatch):
     for name in ("fingerprints", "leaks"):
         monkeypatch.setattr(f"tfprep.inspect.{name}.MOST_PAIRS", 1)
     assert "There are more, which were not looked for" in searched_for(find_leaks(open_dataset(built)))
+
+
+def test_the_command_without_leaks_succeeds_and_advises_nothing(tmp_path, build_folder, capsys):
+    for number in range(6):
+        save(tmp_path / "raw" / ("train", "val")[number % 2] / "a" / f"{number}x.png", natural(100 + number))
+    out = build_folder(tmp_path / "raw", tmp_path / "out")
+    assert status_of("check", out) == 0
+    assert "--groups" not in capsys.readouterr().out
