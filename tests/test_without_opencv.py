@@ -117,13 +117,14 @@ def test_commands_work(built, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_what_needs_opencv_says_what_to_install(built, tmp_path):
-    done = run(
-        f"{BLOCKED}from tfprep.cli import run\nsys.argv[0] = 'tfprep'\nrun()",
-        "show",
-        built,
-        "--out",
-        tmp_path / "x.png",
-    )
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from tfprep import augment; augment.Rotate(10); from tfprep.augment import warp; warp.cv2.warpAffine",
+        "from tfprep.cli import run\nsys.argv[0] = 'tfprep'\nrun()",
+    ],
+)
+def test_what_needs_opencv_says_what_to_install(built, tmp_path, code):
+    done = run(BLOCKED + code, "show", built, "--out", tmp_path / "sheet.png")
     assert done.returncode == 1
     assert "needs OpenCV: pip install 'tfprep[opencv]'" in done.stderr

@@ -17,7 +17,7 @@ from PIL import Image
 import tfprep
 from tests.builder import random_geometry
 from tests.builder.conftest import check_whole, digests, run
-from tests.photos import write_photos
+from tests.photos import oriented, write_photos
 from tfprep import Recipe, codecs, sources
 from tfprep.builder import BuildOptions, Ray, build, plan_build, start
 from tfprep.dataset import open_dataset
@@ -120,10 +120,8 @@ def test_a_build_without_hashes_makes_the_same_shards(full):
 
 def test_originals_keep_the_bytes_and_have_the_hash_of_their_pixels_and_some_are_decoded_for_statistics(full):
     full.change_recipe(*WITHOUT_STEPS, "codecs.Jpeg(90)", "codecs.Original()", '"train": 4', '"train": 1')
-    exif = Image.Exif()
-    exif[0x0112] = 6  # turned
     turned = full.data / "train/cat/000.jpg"
-    Image.fromarray(np.zeros((24, 28, 3), np.uint8)).save(turned, exif=exif)
+    Image.fromarray(np.zeros((24, 28, 3), np.uint8)).save(turned, exif=oriented(6))
     Image.fromarray(np.zeros((28, 24), np.uint8)).save(full.mask("train/cat/000"))
     with pytest.warns(
         UserWarning, match="1 images were turned upright by their EXIF orientation; labels that were drawn"

@@ -156,6 +156,16 @@ def test_orientations_of_a_png_before_and_after_its_pixels(before):
     np.testing.assert_array_equal(images.decode_image(data), by_pillow(data))
 
 
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+def test_16_bits_are_refused_where_8_are_made(channels):
+    wide = RNG.integers(0, 65536, (9, 11, channels)).astype(np.uint16)
+    forms = [".tiff", ".pgm" if channels == 1 else ".ppm"] if channels in (1, 3) else []
+    files = [png16(wide), *(cv2.imencode(form, wide)[1].tobytes() for form in forms)]
+    for data in files:
+        with pytest.raises(SampleError, match=r"16 bits per channel, and 8 would be lost; keep them"):
+            images.decode_image(data)
+
+
 @pytest.mark.parametrize("options", [{"compression": "zlib"}, {"tile": (16, 16)}, {"rowsperstrip": 8}])
 def test_a_16_bit_tiff_whose_blocks_are_too_short_is_refused(options):
     wide = RNG.integers(0, 65536, (33, 21, 3)).astype(np.uint16)
@@ -179,6 +189,16 @@ def test_the_fourth_channel_of_a_tiff(alpha):
     decoded = images.decode_image(tiff(array, photometric="rgb", extrasamples=[alpha]))
     # Pillow divides premultiplied colors by alpha again, rounded down.
     np.testing.assert_allclose(decoded, expected, atol=2.6)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4])
+def test_masks_of_few_bits_keep_their_numbers(bits):
+    levels = RNG.integers(0, 1 << bits, (6, 9)).astype(np.uint8)
+    rows = [np.packbits(np.unpackbits(row[:, None], axis=1)[:, -bits:].reshape(-1)).tobytes() for row in levels]
+    data = png(rows, 6, 9, bits, 0)
+    np.testing.assert_array_equal(images.decode_mask(data), levels)
+    assert images.decode_mask(data).dtype == np.uint8
+    np.testing.assert_array_equal(images.decode_image(data)[:, :, 0], levels * (255 // ((1 << bits) - 1)))
 
 
 @pytest.mark.parametrize("white", [7, 255, 1000, 65535])

@@ -228,3 +228,4 @@ def test_the_command_without_leaks_succeeds_and_advises_nothing(tmp_path, build_
     out = build_folder(tmp_path / "raw", tmp_path / "out")
     assert status_of("check", out) == 0
     assert "--groups" not in capsys.readouterr().out
+    assert np.array_equal(find_leaks(open_dataset(out)).groups, np.arange(6))

@@ -14,6 +14,7 @@ import tfprep.load
 from tests.conftest import smooth, write_dataset
 from tests.load.batches import batches as batches_of
 from tests.load.batches import check_every_way, check_same, stages
+from tests.photos import oriented
 from tfprep import Recipe, augment, codecs, sources
 from tfprep.builder import BuildOptions
 from tfprep.errors import LoaderError, RecordError
@@ -129,10 +130,8 @@ def test_all_exif_orientations_are_upright(tmp_path):
     }  # fmt: skip
     (tmp_path / "raw/photos").mkdir(parents=True)
     for orientation, turn in turns.items():
-        exif = Image.Exif()
-        exif[0x0112] = orientation
         photo = Image.fromarray(np.ascontiguousarray(turn(upright)))
-        photo.save(tmp_path / f"raw/photos/{orientation}.jpg", quality=97, subsampling=0, exif=exif)
+        photo.save(tmp_path / f"raw/photos/{orientation}.jpg", quality=97, subsampling=0, exif=oriented(orientation))
     for number, codec in enumerate((codecs.Original(), codecs.Jpeg(97, "444"))):
         recipe = Recipe("photos", sources.Folder(), {"image": codec})
         tfprep.build(recipe, tmp_path / f"out{number}", tmp_path / "raw", options=BuildOptions(workers=0))

@@ -86,6 +86,27 @@ def test_a_span_covers_the_features_bytes(features):
 
 
 @pytest.mark.parametrize(
+    "value",
+    [
+        np.array([], np.int64),
+        np.array([], np.float32),
+        [],
+        b"",
+        np.array([2**63 - 1, -(2**63), -1, 0, 127, 128], np.int64),
+        np.array([np.nan, np.inf, -np.inf, -0.0, 1e-45], np.float32),
+    ],
+    ids=["no ints", "no floats", "no bytes", "empty bytes", "extreme ints", "extreme floats"],
+)
+def test_edges_survive_parse_single_example(value):
+    name = "größe/π"
+    payload, _ = encode({name: value})
+    dtype = tf.string if isinstance(value, bytes | list) else tf.as_dtype(value.dtype)
+    parsed = tf.io.parse_single_example(payload, {name: tf.io.VarLenFeature(dtype)})
+    got = parsed[name].values.numpy()
+    assert_same(list(got) if dtype == tf.string else got, value)
+
+
+@pytest.mark.parametrize(
     "value", [np.zeros(2, np.float64), np.zeros((2, 2), np.float32), np.zeros(2, np.int32)], ids=["f8", "2-D", "i4"]
 )
 def test_values_that_no_feature_can_store_raise_type_error(value):
