@@ -63,6 +63,16 @@ def test_a_state_is_read_back_and_small(data):
     assert len(json.dumps(state)) < 700
 
 
+@pytest.mark.parametrize(("option", "values"), [("where", [True, False] * 25), ("weights", [1.0, 2.5] * 25)])
+def test_a_state_holds_a_digest_of_one_value_per_sample(data, option, values):
+    """A list and an array of the same values are the same run."""
+    state = data.numpy_loader("train", 8, **{option: values}).state_dict(step=2)
+    assert len(json.dumps(state)) < 700
+    assert data.numpy_loader("train", 8, **{option: np.array(values)}, start_step=state).next_step == 2
+    with pytest.raises(LoaderError, match=f"its {option} is"):
+        data.numpy_loader("train", 8, **{option: values[::-1]}, start_step=state)
+
+
 @pytest.mark.parametrize(
     ("name", "first", "other"),
     [

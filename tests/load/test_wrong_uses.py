@@ -70,6 +70,8 @@ WRONG = [
     ({"where": [1] * 50}, "one bool per sample of the split (50), not int64 [50]"),
     ({"where": pc.field("label") == "dog"}, "no kernel matching input types (int64, string) in (label == \"dog\")"),
     ({"where": pc.field("caption") == "x"}, "No match for FieldRef.Name(caption)"),
+    ({"where": pc.field(0) > 3}, "columns by their names, not by numbers as in (FieldPath(0) > 3)"),
+    ({"where": [[True], [True, False]]}, "where takes one value per sample of the split, not [[True], [True, False]]"),
     ({"where": pc.field("label")}, "evaluates to int64 in label. The columns are key, shard, label, height, width"),
     ({"weights": {"cat": 1}}, "do not name the classes 'dog', 'owl'; name every class, 0 leaves one out"),
     ({"weights": {"cat": 1, "dog": 1, 1: 2, "owl": 1}}, "weights name a class twice, by its name and by its number: {"),

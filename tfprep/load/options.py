@@ -117,6 +117,14 @@ def _derive(name: str, value: Any) -> Any:
     return value
 
 
+def _per_sample(name: str, value: Any) -> Any:
+    """A list as an array, of which a state holds a digest; other values, such as a dict or an expression, as they are."""
+    try:
+        return np.asarray(value) if isinstance(value, list | tuple) else value
+    except ValueError:  # lists of several lengths
+        raise LoaderError(f"{name} takes one value per sample of the split, not {value!r:.200}") from None
+
+
 def _mix(name: str, value: Any) -> Any:
     listed = isinstance(value, Sequence) and all(isinstance(op, MixUp | CutMix) for op in value)
     if not listed or len({type(op) for op in value}) < len(value):
@@ -210,12 +218,12 @@ class LoaderOptions:
     """What becomes of the last, smaller batch, where `batch_size` does not divide the samples: "drop" or "keep". None for "drop"
     in training, where each epoch leaves out other samples (with order="sequential" always the last ones), and for "keep" in
     evaluation and where there is no full batch."""
-    where: pc.Expression | Sequence[bool] | None = _option(None, decides="order")
+    where: pc.Expression | Sequence[bool] | None = _option(None, _per_sample, decides="order")
     """The samples that are read: an expression of `pyarrow.compute` over columns of the index, such as
     `pc.field("height") >= 224`, or one bool per sample of the split, in the order of `data.index(split)`."""
     balance: str | None = _option(None, column_name, decides="order")
     """A column of the index such as "label": each of its values equally often in every epoch (of several classes, the rarest)."""
-    weights: Any = _option(None, decides="order")
+    weights: Any = _option(None, _per_sample, decides="order")
     """How often samples are drawn, by class ({"cat": 2, "dog": 1}) or one number per sample."""
     start_step: int | Mapping[str, Any] = _option(0, _step_or_state, decides="part")
     """The first step, or a state that `state_dict` returned: the loader delivers what an uninterrupted run delivers from it."""

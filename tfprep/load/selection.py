@@ -109,7 +109,8 @@ Selection: TypeAlias = tuple[Sampler, Numbers | None, tuple[int, ...]]
 def select(table: RecordTable, options: LoaderOptions, least: int) -> Selection:
     """The selection for these options; a bucket has at least `least` samples, or none."""
     sources, class_names, rows = table.parts, table.parts[0].class_names, table.rows
-    columns = set[Any](_columns_in(options.where, table))
+    named = _columns_in(options.where, table)
+    columns: set[Any] = {*named}
     columns |= {"label"} if isinstance(options.weights, Mapping) else {options.balance}
     columns |= {source.label for source in sources if "label" in columns}
     columns.discard(None)
@@ -119,7 +120,7 @@ def select(table: RecordTable, options: LoaderOptions, least: int) -> Selection:
             f"where, balance and weights go by the stored '{derived[0]}', and derive makes another one; give that another name"
         )
     if options.where is not None:
-        found = _rows_where(options.where, table)
+        found = _rows_where(options.where, named, table)
         chosen = found if rows is None else np.intersect1d(found, rows)
         if not len(chosen):
             count = table.samples if rows is None else len(rows)
@@ -160,11 +161,14 @@ def select(table: RecordTable, options: LoaderOptions, least: int) -> Selection:
     return sampler, numbers[np.argsort(part, kind="stable")].astype(np.int64), ()
 
 
-def _rows_where(where: Any, table: RecordTable) -> Numbers:
-    """The rows that `where` selects, ascending; one whose value is missing (null) is left out. LoaderError if it does not fit."""
+def _rows_where(where: Any, named: Sequence[str], table: RecordTable) -> Numbers:
+    """The rows that `where`, which names these columns, selects, ascending; one whose value is missing (null) is left out.
+    LoaderError if it does not fit."""
     rule = "where is an expression over columns of the index, pc.field('height') >= 224, or one bool per sample of the split"
     if isinstance(where, pc.Expression):
-        columns = {name: table.column(name) for name in _columns_in(where, table)}
+        if "FieldPath(" in str(where):  # it would be one of the table below
+            raise LoaderError(f"{rule}: columns by their names, not by numbers as in {where}")
+        columns = {name: table.column(name) for name in named}
         try:
             found = pa.table({**columns, "#": np.arange(table.samples)}).filter(where).column("#")
         except (pa.ArrowException, NotImplementedError, TypeError) as error:
