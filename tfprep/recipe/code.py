@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
-import linecache
 import os
 import pkgutil
 import site
@@ -130,10 +129,9 @@ def _plain(node: Any) -> Any:
 def function_tree(function: FunctionType) -> ast.AST | None:
     """Return the definition of a function; None if its source cannot be found."""
     code = function.__code__
-    source = _read(code.co_filename) or "".join(linecache.getlines(code.co_filename, function.__globals__)).encode()
     trees = [
         node
-        for node in ast.walk(_parsed(source))
+        for node in ast.walk(_parsed(_read(code.co_filename)))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         and getattr(node, "name", "<lambda>") == code.co_name
         and min(part.lineno for part in (node, *getattr(node, "decorator_list", ()))) == code.co_firstlineno

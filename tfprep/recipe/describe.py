@@ -11,23 +11,21 @@ import ast
 import copyreg
 import functools
 import hashlib
-import io
 import json
 import math
 import pickle
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import PurePath
-from types import CellType, FunctionType, MappingProxyType, MemberDescriptorType, MethodType, ModuleType, NoneType
+from types import FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 
 from tfprep.errors import RecipeError
 from tfprep.recipe.code import (
-    OF_RECIPES,
     digest_of,
     file_of,
     function_tree,
@@ -45,9 +43,10 @@ STATE = "state"
 """The key of the digest of a value: of its type and of what pickling it would save."""
 NO_SOURCE = "without source"
 """The key in a description's code of the names of functions and classes whose source cannot be found."""
+_PLAIN = frozenset({type(None), bool, int, str})
+"""Types whose values are JSON as they are."""
+_BUILTIN = frozenset({float, complex, bytes, list, tuple, dict})
 _CACHED = type(functools.cache(len))
-_PLAIN = frozenset({NoneType, bool, int, float, complex, str, bytes, list, tuple, dict})
-"""Types whose values are what they hold."""
 _RANDOM = "random", "_random", "numpy.random._generator", "numpy.random.mtrand", "numpy.random.bit_generator"
 """Modules of generators of random numbers, whose state differs from process to process."""
 
@@ -56,10 +55,10 @@ class Description:
     """Describes the values of one recipe; `code` tells what source they refer to."""
 
     def __init__(self) -> None:
-        self.packages: dict[str, str] = {}
-        self.modules: set[str] = set()
-        self.no_source: set[str] = set()
-        self.open: set[int] = set()  # the ids of the functions that are being described: one may capture itself
+        self._packages: dict[str, str] = {}
+        self._modules: set[str] = set()
+        self._no_source: set[str] = set()
+        self._trees: list[ast.AST] = []  # the definitions of the user's functions in the value that is being described
 
     def code(self) -> dict[str, Any]:
         """Return the digest of each module and the version of each package that was reached: {"module blurring": "1f..."}.
@@ -67,8 +66,8 @@ class Description:
         Raises:
             RecipeError: A module was edited after this process had imported it.
         """
-        unseen = {NO_SOURCE: sorted(self.no_source)} if self.no_source else {}
-        return {**dict(sorted({**self.packages, **module_digests(self.modules)}.items())), **unseen}
+        unseen = {NO_SOURCE: sorted(self._no_source)} if self._no_source else {}
+        return {**dict(sorted({**self._packages, **module_digests(self._modules)}.items())), **unseen}
 
     def options(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return options as JSON, each as `describe` returns it."""
@@ -95,16 +94,16 @@ class Description:
         if kind in (list, tuple):
             return [self.describe(item) for item in value]
         if is_dataclass(kind) and not is_users(kind):
-            self.packages |= package_version(name := public_name(kind))
+            self._packages |= package_version(name := public_name(kind))
             return {"type": name, **{field.name: self.describe(getattr(value, field.name)) for field in fields(kind)}}
-        trees: list[ast.AST] = []
+        self._trees = []
         try:
-            state = _State(self, trees).digest(value)
+            state = hashlib.sha256(json_text(self._state(value)).encode()).hexdigest()[:16]
         except RecipeError:
             raise
         except Exception as error:  # whatever a class raises that cannot be pickled
             what = getattr(value, "__qualname__", kind.__qualname__)
-            reason = "an object in it holds itself" if "cyclic" in str(error) else error
+            reason = "an object in it holds itself" if isinstance(error, RecursionError) else error
             raise RecipeError(
                 "a recipe, and what its functions capture, holds plain values, arrays, dataclasses and functions; "
                 f"{what} cannot be described: {reason}. Make such an object in the function that needs it"
@@ -113,140 +112,104 @@ class Description:
         described = {"type": {"class": name, "module": module} if module else name}
         if isinstance(value, FunctionType):
             described = {"function": name}
-        return {**described, STATE: state, **({FUNCTION: digest_of(trees)} if trees else {})}
+        return {**described, STATE: state, **({FUNCTION: digest_of(self._trees)} if self._trees else {})}
 
-
-class _State(pickle.Pickler):
-    """Pickles equal values to equal bytes: functions and classes by their names, sets in order, nothing by reference.
-
-    Attributes:
-        trees: The definitions of the user's functions that the value holds.
-    """
-
-    def __init__(self, description: Description, trees: list[ast.AST]) -> None:
-        self._file = io.BytesIO()
-        super().__init__(self._file, protocol=4)
-        self.fast = True  # without references to objects before: equal objects that were one become two in a worker
-        self.trees = trees
-        self._description = description
-
-    def digest(self, value: Any) -> str:
-        """Pickle a value, and return 16 hexadecimal digits of the SHA-256."""
-        self.dump(value)
-        return hashlib.sha256(self._file.getvalue()).hexdigest()[:16]
-
-    def persistent_id(self, value: Any) -> Any:
-        """Return what is pickled in place of a value; None for the value itself."""
+    def _state(self, value: Any) -> Any:
+        """Return what pickling would save of a value, as JSON: functions and classes by their names, sets in order."""
         kind = type(value)
         if kind in _PLAIN:
-            return None
-        if any(base.__module__ in _RANDOM for base in kind.__mro__):
-            raise pickle.PicklingError(f"the state of a {kind.__qualname__} differs from process to process")
-        for module in (str(kind.__module__), module_of(value)):
-            self._description.packages |= {} if is_users(module) else package_version(module)
-        if is_users(kind):  # also where it is pickled by the name of a variable
-            self._definition(kind)
-        parts: Any = None
-        if isinstance(value, FunctionType):
+            return value
+        if kind not in _BUILTIN:
+            for module in (str(kind.__module__), module_of(value)):
+                self._packages |= {} if is_users(module) else package_version(module)
+        parts: Iterable[Any]
+        if kind in (list, tuple):
+            parts = (item if type(item) in _PLAIN else self._state(item) for item in value)
+        elif kind is dict:
+            parts = ([self._state(name), self._state(item)] for name, item in value.items())
+        elif kind in (float, complex, bytes):
+            parts = [repr(value)]
+        elif kind is np.ndarray and not value.dtype.hasobject:
+            parts = [str(value.dtype.descr), list(value.shape), hashlib.sha256(value.tobytes()).hexdigest()]
+        elif isinstance(value, FunctionType):
             parts = self._function(value)
         elif isinstance(value, type | ModuleType):
             parts = self._definition(value)
         elif isinstance(value, MethodType):
-            parts = "method", value.__self__, value.__func__
+            parts = [self._state(value.__self__), self._state(value.__func__)]
         elif isinstance(value, _CACHED):
-            parts = "cache", value.__wrapped__
-        elif isinstance(value, set | frozenset):
-            items = sorted(json_text(self._description.describe(item)) for item in value)
-            parts = kind, items, value.__getstate__() or {}
-        elif kind is np.ndarray and not value.dtype.hasobject:  # a large one is not copied again and again
-            parts = "array", str(value.dtype.descr), value.shape, hashlib.sha256(value.tobytes()).digest()
-        elif is_users(kind) and _may_lose_attributes(kind) and (attributes := _attributes(value)):
-            parts = "attributes", value.__reduce_ex__(4), attributes
-        return parts
+            parts = [self._state(value.__wrapped__)]
+        else:
+            parts = [*self._definition(kind), *self._object(value)]
+        return [kind.__name__, *parts]
 
-    def reducer_override(self, value: Any) -> Any:
-        """Leave out what `functools.cached_property` has computed, and the texts that `functools.update_wrapper` copies."""
-        names = getattr(value, "__dict__", {})
-        cached = {name for name in names if isinstance(getattr(type(value), name, None), functools.cached_property)}
-        cached |= names.keys() & set(functools.WRAPPER_ASSIGNMENTS)
-        reduced = value.__reduce_ex__(4) if cached and type(value) not in copyreg.dispatch_table else None
-        if not isinstance(reduced, tuple):
-            return NotImplemented
-        made_by, args, state, *items = (*reduced, None)[: max(3, len(reduced))]
-
-        def kept(part: dict[str, Any]) -> dict[str, Any] | None:  # None stands for an object without attributes
-            return {name: item for name, item in part.items() if name not in cached} or None
-
-        if isinstance(state, dict):
-            state = kept(state)
-        elif isinstance(state, tuple):  # of a class with slots, or a `functools.partial`
-            state = tuple(
-                kept(part) if isinstance(part, dict) and part.keys() == names.keys() else part for part in state
-            )
-        return made_by, args, state, *items
+    def _object(self, value: Any) -> list[Any]:
+        """Return what an object holds, in the parts in which pickle takes it."""
+        kind = type(value)
+        if any(base.__module__ in _RANDOM for base in kind.__mro__):
+            raise TypeError(f"the state of a {kind.__qualname__} differs from process to process")
+        if isinstance(value, set | frozenset):
+            return [sorted(json_text(self._state(item)) for item in value), self._state(value.__getstate__())]
+        registered = copyreg.dispatch_table.get(kind)
+        reduced = registered(value) if registered else value.__reduce_ex__(4)
+        if isinstance(reduced, str):  # the name of a variable
+            pickle.dumps(value)  # which raises unless it is that of this object
+            return [module_of(value), reduced]
+        made_by, args, state, items, pairs = (*reduced, None, None, None)[:5]
+        if isinstance(value, functools.partial):
+            state = [value.func, value.args, value.keywords, _without_computed(vars(value), value)]
+        if isinstance(state, tuple):  # of a class with slots
+            state = tuple(_without_computed(part, value) for part in state)
+        parts = [made_by, args, _without_computed(state, value), list(items or ()), list(pairs or ())]
+        reducing = next(base for base in kind.__mro__ if {"__reduce__", "__reduce_ex__"} & vars(base).keys())
+        if is_users(kind) and reducing is not object and not is_users(reducing) and not issubclass(kind, Enum):
+            own: Any = object.__getstate__(value)  # pickling an array of a class leaves out its attributes
+            attributes, slots = own if isinstance(own, tuple) else (own, {})  # a path keeps what it computes in slots
+            names = {name for base in filter(is_users, kind.__mro__) for name in vars(base)}
+            own_slots = {name: slots[name] for name in sorted(names & slots.keys())}
+            parts += [_without_computed(attributes, value), own_slots]
+        return [self._state(part) for part in parts]
 
     def _definition(self, value: type | ModuleType) -> tuple[str, str]:
         """Return the name of a class or module, and note the modules of the user that define it."""
         for definition in filter(is_users, value.__mro__ if isinstance(value, type) else [value]):
             module, name = module_of(definition), getattr(definition, "__qualname__", "")
             if not file_of(module):  # of a notebook
-                self._description.no_source.add(f"class {name}" if name else module)
+                self._no_source.add(f"class {name}" if name else module)
             elif name and ("<locals>" in name or not hasattr(sys.modules[module], name.partition(".")[0])):
                 raise RecipeError(
                     f"the class {name} is not a variable of its module, so that what it is made of cannot be seen; define it at "
                     f"the top of {file_of(module)}"
                 )
             else:
-                self._description.modules.add(module)
+                self._modules.add(module)
         return _name(value)
 
-    def _function(self, function: FunctionType) -> tuple[str, str, str]:
-        """Return the name of a function, and the digest of its defaults, captured variables and attributes; note its source."""
-        if id(function) in self._description.open:
-            return *_name(function), "circular"
-        cells = [_content(cell) for cell in function.__closure__ or ()]
-        names, uses = self._source(function) if is_users(function) else (), {}
-        self._description.open.add(id(function))
-        try:
-            for name in names:
-                try:
-                    uses[name] = _State(self._description, self.trees).digest(function.__globals__[name])
-                except Exception:  # it cannot be pickled, so that nobody knows if it has changed
-                    self._description.no_source.add(f"variable {name}")
-            parts = [function.__defaults__, function.__kwdefaults__, cells, vars(function), uses]
-            return *_name(function), _State(self._description, self.trees).digest(parts)
-        finally:
-            self._description.open.remove(id(function))
-
-    def _source(self, function: FunctionType) -> Sequence[str]:
-        """Note the source of a function; of a notebook, return the names of variables that it uses, which no module shows."""
-        if (tree := function_tree(function)) is None:
-            self._description.no_source.add(f"function {function.__qualname__}")
-            return ()
-        self.trees.append(tree)
-        module, file = module_of(function), function.__globals__.get("__file__")
-        # A file that `runpy` or `importlib` ran may have the name of another module. A recipe has that of its file.
-        if file_of(module) and (module.startswith(OF_RECIPES) or file == file_of(module)):
-            self._description.modules.add(module)
-            return ()
-        names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-        return sorted(names & function.__globals__.keys())
+    def _function(self, function: FunctionType) -> list[Any]:
+        """Return the name of a function, its defaults, captured variables and attributes; note its source."""
+        if is_users(function):
+            module, tree = module_of(function), function_tree(function)
+            # A file that `runpy` or `importlib` ran may have the name of another module.
+            if file_of(module) and function.__globals__.get("__file__") == file_of(module):
+                self._modules.add(module)
+            else:
+                tree = None
+            if tree is None:
+                self._no_source.add(f"function {function.__qualname__}")
+            else:
+                self._trees.append(tree)
+        captured = [cell.cell_contents for cell in function.__closure__ or ()]
+        parts = [function.__defaults__, function.__kwdefaults__, captured, vars(function)]
+        return [*_name(function), *map(self._state, parts)]
 
 
-def _may_lose_attributes(kind: type) -> bool:
-    """Return True if an installed base of the class decides what pickling saves: that of an array leaves out its attributes."""
-    reducing = next(base for base in kind.__mro__ if {"__reduce__", "__reduce_ex__"} & vars(base).keys())
-    return reducing is not object and not is_users(reducing) and not issubclass(kind, Enum)
-
-
-def _attributes(value: Any) -> dict[str, Any]:
-    """Return what the user's classes keep in an object, without what is computed from it: also by installed bases, in slots."""
-    kind, state = type(value), object.__getstate__(value)
-    attributes, slots = state if isinstance(state, tuple) else (state, {})
-    names = {name for name in attributes or {} if not isinstance(getattr(kind, name, None), functools.cached_property)}
-    own = [vars(base) for base in kind.__mro__ if is_users(base)]  # in `kind` a property may hide a slot
-    names |= {name for name in slots if any(isinstance(names_of.get(name), MemberDescriptorType) for names_of in own)}
-    return {name: getattr(value, name) for name in sorted(names)}
+def _without_computed(part: Any, value: Any) -> Any:
+    """Return a part of an object's state without what `cached_property` computed and `functools.update_wrapper` copied."""
+    if not isinstance(part, dict) or part.keys() != getattr(value, "__dict__", {None: 0}).keys():
+        return part
+    computed = {name for name in part if isinstance(getattr(type(value), name, None), functools.cached_property)}
+    computed.update(functools.WRAPPER_ASSIGNMENTS)
+    return {name: item for name, item in part.items() if name not in computed} or None
 
 
 def _name(value: FunctionType | type | ModuleType) -> tuple[str, str]:
@@ -255,13 +218,6 @@ def _name(value: FunctionType | type | ModuleType) -> tuple[str, str]:
         return "", public_name(value)
     name = value.__code__.co_qualname if isinstance(value, FunctionType) else getattr(value, "__qualname__", "")
     return shown_module(module_of(value)), name
-
-
-def _content(cell: CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # a variable that is assigned later
-        return None
 
 
 # --- what differs between two descriptions -------------------------------------------------------------------------------
