@@ -109,7 +109,7 @@ def plan_aligned(transform: Transform, size: Size) -> Aligned | None:
     )  # Python's numbers: NumPy takes three times as long for one at a time
     if transform.bends or any(depth):
         return None
-    (xx, xy, x), (yx, yy, y) = ([value / unit for value in axis] for axis in axes)
+    (xx, xy, x), (yx, yy, y) = axes if unit == 1 else [[value / unit for value in axis] for axis in axes]
     transposed = max(size) * max(abs(xx), abs(yy)) < _TINY_PX
     if not transposed and max(size) * max(abs(xy), abs(yx)) >= _TINY_PX:
         return None
@@ -118,9 +118,10 @@ def plan_aligned(transform: Transform, size: Size) -> Aligned | None:
     columns = _axis(xy if transposed else xx, x, width, transform.size[1])
     if rows is None or columns is None:
         return None
-    windows = _as_window(rows, height), _as_window(columns, width)
-    if all(axis.window or not axis.grows for axis in windows):
-        rows, columns = windows
+    if rows.grows or columns.grows:
+        windows = _as_window(rows, height), _as_window(columns, width)
+        if all(axis.window or not axis.grows for axis in windows):
+            rows, columns = windows
     return Aligned(rows, columns, transposed)
 
 
@@ -130,7 +131,9 @@ def warp_smooth(array: Array, plan: Aligned, border: Border, fill: Array, reduce
     With `reduced` = k, pixel i of the array shows the pixels k·i to k·(i + 1) that the plan counts in; both axes shrink.
     """
     rows, columns = (plan.columns, plan.rows) if plan.transposed else (plan.rows, plan.columns)
-    array = _grown(_shrunk(array, rows, columns, reduced), rows, columns)
+    array = _shrunk(array, rows, columns, reduced)
+    if rows.grows or columns.grows:
+        array = _grown(array, rows, columns)
     return _finished(_padded(array, rows, columns, border, fill), plan)
 
 
@@ -206,7 +209,7 @@ def _shrunk(array: Array, rows: Axis, columns: Axis, reduced: int) -> Array:
     width = columns.out_to - columns.out_from if columns.shrinks else columns.to - columns.from_
     top, left = rows.from_ // reduced, columns.from_ // reduced
     window = array[top : -(-rows.to // reduced), left : -(-columns.to // reduced)]
-    if not any(end % reduced for end in (rows.from_, rows.to, columns.from_, columns.to)):
+    if reduced == 1 or not any(end % reduced for end in (rows.from_, rows.to, columns.from_, columns.to)):
         return window if window.shape[:2] == (height, width) else same_depth(_area(window, (width, height)), array)
     down = _averaged(window, top, rows.from_ / reduced, rows.to / reduced, height)
     both = _averaged(_transposed(down), left, columns.from_ / reduced, columns.to / reduced, width)
@@ -255,8 +258,6 @@ def _transposed(array: Array) -> Array:
 
 def _grown(array: Array, rows: Axis, columns: Axis) -> Array:
     """Interpolated linearly along the axes that grow; OpenCV's coordinates count from the center of the first pixel."""
-    if not rows.grows and not columns.grows:
-        return array
     size = (columns.out_to - columns.out_from, rows.out_to - rows.out_from)
     if rows.window or columns.window:
         # Of 8 bits OpenCV rounds the weights, too.

@@ -12,6 +12,7 @@ the range of the factor itself.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -34,10 +35,12 @@ class _Blend:
     amount: float | Range = 0.2
 
     def __post_init__(self) -> None:
-        require_range(f"{type(self).__name__}.amount", _factors(self.amount), 0, _MOST_FACTOR)
+        require_range(f"{type(self).__name__}.amount", self.factors, 0, _MOST_FACTOR)
 
-    def factor(self, generator: np.random.Generator) -> float:
-        return generator.uniform(*_factors(self.amount))
+    @cached_property
+    def factors(self) -> Range:
+        """The range of the factor."""
+        return _factors(self.amount)
 
 
 class Brightness(_Blend, ToneOp):
@@ -45,7 +48,7 @@ class Brightness(_Blend, ToneOp):
     from a range (from, to)."""
 
     def curve(self, generator: np.random.Generator) -> Array:
-        return blend_curve(0, self.factor(generator))
+        return blend_curve(0, generator.uniform(*self.factors))
 
 
 class Contrast(_Blend):
@@ -54,14 +57,14 @@ class Contrast(_Blend):
 
     def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
         mean = int(cv2.mean(gray(image))[0] + 0.5)  # rounded half up, as Pillow's ImageEnhance.Contrast takes it
-        return apply_curve(image, blend_curve(mean, self.factor(generator)))
+        return apply_curve(image, blend_curve(mean, generator.uniform(*self.factors)))
 
 
 class Saturation(_Blend):
     """Changes the saturation: blends the image with its gray version. The factor is as in `Brightness`."""
 
     def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
-        return blend(_repeated(gray(image)), image, self.factor(generator))
+        return blend(_repeated(gray(image)), image, generator.uniform(*self.factors))
 
 
 @dataclass(frozen=True)

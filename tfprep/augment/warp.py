@@ -125,7 +125,7 @@ def warp_sample(
             if getattr(error, "code", None) == cv2.Error.StsNoMem:  # no fault of the sample
                 raise MemoryError(f"{rule}: {error}") from error
             raise SampleError(f"{rule}: {error}", stage="geometry", field=name) from error
-    return warped | _only_visible(warped, kinds, visible, min_visible, row_fields or {})
+    return warped | _only_visible(warped, kinds, visible, min_visible, row_fields or {}) if visible else warped
 
 
 def reduction_for(transform: Transform) -> int:
@@ -135,7 +135,10 @@ def reduction_for(transform: Transform) -> int:
     """
     # A scale of exactly 1/k, out of a product of matrices, may come a rounding error above it.
     scale = scales_of(transform)[0] * (1 - 1e-9)
-    return next((factor for factor in _REDUCTIONS if scale * factor <= 1), 1)
+    for factor in _REDUCTIONS:
+        if scale * factor <= 1:
+            return factor
+    return 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -314,8 +317,8 @@ def _filling(fill: Fill, dtype: np.dtype[Any]) -> Array:
 
 
 def _smooth(array: Array, view: _View, border: Border, fill: Array) -> Array:
-    if view.plan is not None and not any(axis.shrinks or axis.grows for axis in (view.plan.rows, view.plan.columns)):
-        return warp_smooth(array, view.plan, border, fill)
+    if (plan := view.plan) and not (plan.rows.shrinks or plan.rows.grows or plan.columns.shrinks or plan.columns.grows):
+        return warp_smooth(array, plan, border, fill)
     if array.dtype.kind == "c":
         parts = [
             _smooth(part, view, border, outside) for part, outside in ((array.real, fill.real), (array.imag, fill.imag))

@@ -31,7 +31,7 @@ FORMATS = ("PNG", "GIF", "BMP", "PPM", "JPEG", "TIFF", "WEBP", "JPEG2000", "DIB"
 image, are left out. The first five are loaded already; Pillow imports all its plugins for the others."""
 JPEG_START, JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
 PNG_START, PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
-_PNG_ORIENTATION = re.compile(rb"eXIf|Raw profile type|XML:com\.adobe\.xmp")
+_PNG_ORIENTATION = b"eXIf", b"Raw profile type", b"XML:com.adobe.xmp"
 _EXIF_ORIENTATION = 0x0112
 _TIFF_WIDTH, _TIFF_HEIGHT, _TIFF_BITS = 256, 257, 258
 _J2K_START, _J2K_BITS_AT = b"\xff\x4f\xff\x51", 42
@@ -185,7 +185,7 @@ def upright_size(image: Image.Image, data: bytes) -> Size:
 def pillow_orientation(image: Image.Image, data: bytes) -> int:
     """The EXIF orientation that is still to be applied, 1 to 8."""
     # Pillow decodes a whole PNG to look for EXIF after its pixels: three quarters of the time of decoding it.
-    if image.format == "PNG" and not _PNG_ORIENTATION.search(data):
+    if image.format == "PNG" and not any(map(data.__contains__, _PNG_ORIENTATION)):
         return 1
     return known_orientation(image.getexif().get(_EXIF_ORIENTATION, 1))
 

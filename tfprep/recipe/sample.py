@@ -67,6 +67,7 @@ class Stages:
         size: Size | None = None,
         transform: Transform | None = None,
         reduced: int = 1,
+        augmented: bool = True,
     ) -> Sample:
         """Return the sample after all stages.
 
@@ -76,6 +77,7 @@ class Stages:
             size: (height, width) of the sample's rasters; by default as they are.
             transform: What `transform(draws, size)` returned, if it was asked.
             reduced: The factor by which a JPEG was reduced when it was decoded (`tfprep.augment.warp.warp_sample`).
+            augmented: False where no step but those of derived inputs draws, so that nothing changes colors.
 
         Raises:
             SampleError: A stage cannot work on this sample.
@@ -87,7 +89,9 @@ class Stages:
         elif transform := transform or self.transform(draws, size):
             with SampleStage(self.seconds, "geometry"):
                 sample = warp_sample(sample, self.kinds, transform, size=size, reduced=reduced, **self.rules)
-        return self._colored(self._derived(sample, draws), draws)
+        if self.derive:
+            sample = self._derived(sample, draws)
+        return self._colored(sample, draws) if augmented and (self.color or self._policies) else sample
 
     def transform(self, draws: Draws, size: Size | None) -> Transform | None:
         """Return all geometry as one transform; None where there is nothing to do, or it is not known ahead (`Custom`)."""
@@ -149,8 +153,6 @@ class Stages:
     # --- derived inputs -----------------------------------------------------------------------------------------------
 
     def _derived(self, sample: Sample, draws: Draws) -> Sample:
-        if not self.derive:
-            return sample
         fields, size = _read_only(sample), raster_size(sample, self.kinds)
         with (stage := SampleStage(self.seconds, "derive")):
             for stage.field, derived in self.derive.items():
@@ -173,8 +175,6 @@ class Stages:
         return [(step, op) for step, op in self._geometry_steps if callable(getattr(type(op), "color_ops", None))]
 
     def _colored(self, sample: Sample, draws: Draws) -> Sample:
-        if not self.color and not self._policies:
-            return sample
         changed = {}
         for name, image in _read_only(sample).items():
             if self.kinds.get(name) == "image":
