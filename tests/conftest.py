@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.storage.server import s3_server
 from tfprep import codecs, records
-from tfprep.builder.planning.plan import PRECISE_OPENCV
+from tfprep.builder.plan import PRECISE_OPENCV
 from tfprep.dataset import (
     FieldInfo,
     FileInfo,

@@ -4,7 +4,7 @@ COUNTED = """
 import io, os, sys
 from pathlib import Path
 
-import cv2, tfprep.builder.publish, tfprep.builder.shards.shard
+import cv2, tfprep.builder.publish, tfprep.builder.shard
 
 steps = die_at = 0
 cv2.setNumThreads(0)

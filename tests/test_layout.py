@@ -197,7 +197,7 @@ def test_no_package_is_named_like_what_tools_skip():
         "import tfprep.load; tfprep.open",
         "import tfprep.train",
         "import tfprep.bench",
-        "import tfprep.builder.shards.shard, tfprep.pool",
+        "import tfprep.builder.shard, tfprep.pool",
         "import pkgutil, importlib, tfprep.load.order as package; [importlib.import_module(f'{package.__name__}.{m.name}')"
         " for m in pkgutil.iter_modules(package.__path__)]",
         "import pkgutil, importlib, tfprep.load.reader as package; [importlib.import_module(f'{package.__name__}.{m.name}')"
@@ -216,7 +216,7 @@ def test_a_fresh_process_has_no_tensorflow(statement):
 
 def test_a_worker_has_no_arrow():
     """Nor a worker of a loader: Arrow costs each tens of megabytes; only planning and publication need it."""
-    code = "import sys, tfprep.pool, tfprep.builder.shards.shard, tfprep.load.reader.workers\n"
+    code = "import sys, tfprep.pool, tfprep.builder.shard, tfprep.load.reader.workers\n"
     code += "from tfprep import Recipe, augment, codecs, derive, sources\n"
     code += "print([name for name in ('pyarrow', 'tqdm', 'click', 'email', 'tensorflow') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -243,7 +243,7 @@ def test_another_dataset_is_not_replaced_silently(full, change, options, reason)
 
 def test_other_library_versions_build_everything_again(full, monkeypatch):
     full.build()
-    from tfprep.builder.planning import plan
+    from tfprep.builder import plan
 
     installed = plan.maker_versions()
     newer = {**installed, "pillow": "99.1"}
@@ -342,7 +342,7 @@ def test_a_split_that_is_gone_from_the_raw_files_is_named(site):
 @pytest.fixture
 def one_sample(site, monkeypatch):
     """A dataset of one sample in one shard. The recipe leaves the number of shards open; four samples are enough for one."""
-    monkeypatch.setattr("tfprep.builder.planning.plan._LEAST_SAMPLES", 4)
+    monkeypatch.setattr("tfprep.builder.plan._LEAST_SAMPLES", 4)
     site.change_recipe('    shards={"train": 4, "val": 2},\n', "")
     site.add("train/cat/000", 0)
     site.build()
@@ -378,7 +378,7 @@ def test_a_dataset_that_replaces_another_has_its_own_number_of_shards(one_sample
 
 def test_samples_that_stay_in_their_shard_are_built_again_under_another_number_of_shards(one_sample, monkeypatch):
     """The content of a shard may be the same: its name is not."""
-    monkeypatch.setattr("tfprep.builder.planning.plan._default_shards", lambda *arguments: 2)
+    monkeypatch.setattr("tfprep.builder.plan._default_shards", lambda *arguments: 2)
     one_sample.build(reshard=True)
     one_sample.build(one_sample.out.with_name("fresh"))
     assert digests(one_sample.out) == digests(one_sample.out.with_name("fresh"))

@@ -16,10 +16,9 @@ import pytest
 from tests.builder.conftest import check_whole, digests, run
 from tests.commands import status_of
 from tfprep import optional
-from tfprep.builder import options, plan_build
+from tfprep.builder import options, plan, plan_build
 from tfprep.builder.layout import Layout, name_locked
 from tfprep.builder.options import parse_part
-from tfprep.builder.planning import plan
 from tfprep.errors import BuildError, BuildLockedError
 
 KILLS = 5 * int(os.environ.get("TFPREP_TEST_KILLS", "1"))
@@ -92,7 +91,7 @@ def other_opencv(site, monkeypatch):
 
 
 def other_python(site, monkeypatch):
-    monkeypatch.setattr("tfprep.builder.planning.plan.python_version", lambda: "3.9.1")
+    monkeypatch.setattr("tfprep.builder.plan.python_version", lambda: "3.9.1")
 
 
 DIFFERENT = {

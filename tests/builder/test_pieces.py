@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfprep import sources
-from tfprep.builder.planning import plan, samples
-from tfprep.builder.planning.plan import SHARD_BYTES, _default_shards
-from tfprep.builder.planning.samples import arrange, collect_samples, limit_samples
-from tfprep.builder.shards.sums import class_counts, image_moments
+from tfprep.builder import plan, samples
+from tfprep.builder.plan import SHARD_BYTES, _default_shards
+from tfprep.builder.samples import arrange, collect_samples, limit_samples
+from tfprep.builder.sums import class_counts, image_moments
 from tfprep.codecs.raw import require_bfloat16
 from tfprep.errors import SampleError, SourceError
 from tfprep.seeding import sample_hash
@@ -47,8 +47,8 @@ def test_samples_arranged_on_disk_equal_those_sorted_in_memory(samples, shards, 
     """Keys, values and splits of any kind, in blocks of any size, with a limit: sorted lists give the same tasks."""
     listed = [(key, split, value) for key, (split, value) in samples.items()]
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as root:
-        patch.setattr("tfprep.builder.planning.samples.BLOCK", block)
-        patch.setattr("tfprep.builder.planning.samples._IN_MEMORY_BYTES", 100)
+        patch.setattr("tfprep.builder.samples.BLOCK", block)
+        patch.setattr("tfprep.builder.samples._IN_MEMORY_BYTES", 100)
         table = limit_samples(collect_samples(Numbered(listed).scan(root), Path(root), 3), limit)
         chosen = sorted(listed, key=lambda sample: sample_hash(3, sample[0]))[: limit or len(listed)]
         names = sorted({split for _, split, _ in chosen}, key=lambda name: (name != "train", name))

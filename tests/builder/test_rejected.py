@@ -125,7 +125,7 @@ def test_rejected_samples_are_utf8_for_any_file_name(full):
 
 
 def test_a_record_that_no_reader_takes_is_rejected(full, monkeypatch):
-    monkeypatch.setattr("tfprep.builder.shards.shard.MOST_RECORD", 100)
+    monkeypatch.setattr("tfprep.builder.shard.MOST_RECORD", 100)
     with pytest.raises(TooManyRejectedError, match=r"a record has less than 2 GiB, not [0-9,]+ bytes"):
         full.build()
 

@@ -13,7 +13,7 @@ from PIL import Image
 from tfprep import Recipe, augment, codecs, images, sources
 from tfprep.augment.transform import identity
 from tfprep.augment.warp import warp_sample
-from tfprep.builder.shards.make_sample import SampleMaker
+from tfprep.builder.make_sample import SampleMaker
 from tfprep.errors import BuildError, SampleError
 from tfprep.seeding import generator
 

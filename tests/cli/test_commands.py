@@ -21,7 +21,7 @@ from tests.photos import oriented, write_photos
 from tests.waiting import wait_until
 from tfprep import units
 from tfprep.builder.options import BuildEvent
-from tfprep.builder.planning.plan import warning_of_opencv
+from tfprep.builder.plan import warning_of_opencv
 from tfprep.cli import COMMANDS, text
 from tfprep.cli.options import share
 from tfprep.demo.scenes import LEAF

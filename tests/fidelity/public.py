@@ -4,7 +4,7 @@ import numpy as np
 from scipy import stats
 
 from tfprep import Recipe, augment, codecs, derive, load, sources
-from tfprep.builder.shards.make_sample import SampleMaker
+from tfprep.builder.make_sample import SampleMaker
 
 _NO_OPS = {
     "ColorOp", "GeometryOp", "Transform", "Derived", "Own",

@@ -12,8 +12,7 @@ from tests.conftest import smooth, write_dataset
 from tests.load.batches import batches, check_every_way, overwrite
 from tests.photos import save
 from tfprep import Recipe, augment, codecs, derive, sources
-from tfprep.builder import BuildOptions
-from tfprep.builder.shards import make_sample
+from tfprep.builder import BuildOptions, make_sample
 from tfprep.errors import LoaderError, RecordError
 from tfprep.fields import FieldSpec
 from tfprep.load.order.samplers import generator_at

@@ -13,7 +13,7 @@ import pytest
 import tfprep
 from tests.sources.building import write_picture
 from tfprep import Recipe, augment, codecs, sources
-from tfprep.builder.planning.plan import warning_of_opencv
+from tfprep.builder.plan import warning_of_opencv
 from tfprep.dataset.verify import verify
 from tfprep.model_fields import add_fields
 

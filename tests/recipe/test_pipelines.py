@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from scipy import ndimage
 
-from tfprep.builder.shards.make_sample import SampleMaker
+from tfprep.builder.make_sample import SampleMaker
 from tfprep.recipe.file import load_recipe
 
 PIPELINES = Path(__file__).parents[2] / "pipelines"

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tfprep.builder.shards.make_sample import SampleMaker
+from tfprep.builder.make_sample import SampleMaker
 from tfprep.codecs import Raw
 from tfprep.errors import SourceError
 from tfprep.fields import FieldSpec

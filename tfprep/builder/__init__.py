@@ -21,9 +21,9 @@ if TYPE_CHECKING:
         Part,
         PartSummary,
     )
-    from tfprep.builder.planning.state import ShardState, explain
     from tfprep.builder.run import plan_build
     from tfprep.builder.start import build, build_part, finish_build
+    from tfprep.builder.state import ShardState, explain
 
 __all__ = [
     "BuildEvent", "BuildOptions", "BuildProgress", "BuildSummary", "OnEvent", "OnProgress", "Part", "PartSummary", "Ray",
@@ -40,6 +40,6 @@ __getattr__, __dir__ = lazy_names(
             *("OnEvent", "OnProgress"),
         ],
         "run": ["plan_build"],
-        "planning.state": ["ShardState", "explain"],
+        "state": ["ShardState", "explain"],
     },
 )

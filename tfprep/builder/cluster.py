@@ -2,7 +2,7 @@
 
 Ray decides where a part is built, and gives it to another node where one is lost. What is finished is known from the receipts
 only, so that a part that is built again continues. Each part compares its versions, its recipe and its raw files with the plan
-that this process has stored (`tfprep.builder.planning.parts`): a node that would make other bytes refuses, and is named.
+that this process has stored (`tfprep.builder.parts`): a node that would make other bytes refuses, and is named.
 """
 
 from __future__ import annotations

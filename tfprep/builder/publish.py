@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from tfprep.builder.layout import Layout
-from tfprep.builder.planning.plan import Plan, building_versions
+from tfprep.builder.plan import Plan, building_versions
 from tfprep.builder.receipts import Receipt, read_contents
-from tfprep.builder.shards.sums import Moments, merge
+from tfprep.builder.sums import Moments, merge
 from tfprep.codecs import Scalar
 from tfprep.dataset import Dataset, FieldInfo, Manifest, SplitInfo, Statistics
 from tfprep.dataset.index import OPTIONAL, joined_tables, label_type, read_index, schema, write_index
@@ -152,7 +152,7 @@ def manifest_of(
     Args:
       plan: The plan of the build.
       receipts: The receipts of all shards, by split and shard.
-      common: The form of each field (`tfprep.builder.shards.sums`).
+      common: The form of each field (`tfprep.builder.sums`).
       before: The manifest that is there, whose added fields are kept as far as they are of the same shards.
     """
     specs: dict[str, FieldSpec] = {}

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tfprep.builder.layout import Layout
-from tfprep.builder.shards.sums import FieldForms, Moments
+from tfprep.builder.sums import FieldForms, Moments
 from tfprep.dataset.manifest import FileInfo, digest_of
 from tfprep.dataset.names import SHARDS
 from tfprep.dataset.plain_json import from_json, with_digest, without_digest
@@ -43,7 +43,7 @@ class ShardTask:
       identity: As in `Receipt`.
       samples: (key, files, values, stat, identity) of each sample, in the order of the records.
       skip: By position, why a sample is rejected without a try.
-      expected: By field, the form (`tfprep.builder.shards.sums`) that its value must have, where records of the dataset differ.
+      expected: By field, the form (`tfprep.builder.sums`) that its value must have, where records of the dataset differ.
     """
 
     split: str

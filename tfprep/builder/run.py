@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfprep.builder.layout import Layout, placed
+from tfprep.builder.make_sample import BuildContext
 from tfprep.builder.options import (
     BuildOptions,
     BuildProgress,
@@ -26,9 +27,10 @@ from tfprep.builder.options import (
     PartSummary,
     worker_count,
 )
-from tfprep.builder.planning.parts import agree, check_common_plan, check_complete, read_common_plan
-from tfprep.builder.planning.plan import Plan, make_plan, remember, warning_of_opencv
-from tfprep.builder.planning.state import (
+from tfprep.builder.parts import agree, check_common_plan, check_complete, read_common_plan
+from tfprep.builder.plan import Plan, make_plan, remember, warning_of_opencv
+from tfprep.builder.receipts import Receipt, read_receipts, withdraw_receipt
+from tfprep.builder.state import (
     CRASHED,
     DAMAGED,
     ShardState,
@@ -37,9 +39,7 @@ from tfprep.builder.planning.state import (
     explain,
     shard_states,
 )
-from tfprep.builder.receipts import Receipt, read_receipts, withdraw_receipt
-from tfprep.builder.shards.shard import BuildContext
-from tfprep.builder.shards.sums import expected_of, most_common
+from tfprep.builder.sums import expected_of, most_common
 from tfprep.dataset.names import SHARDS
 from tfprep.errors import BuildError, RecipeError, SourceError
 from tfprep.pool import Died, Done, Pool, Progress, Task

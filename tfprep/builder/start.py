@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tfprep.builder.run import Build
     from tfprep.recipe import Recipe
 
-ENTRY = "tfprep.builder.shards.shard:open_work"
+ENTRY = "tfprep.builder.shard:open_work"
 
 
 def build(

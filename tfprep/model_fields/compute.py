@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tfprep.builder.shards.files import ShardFile
+from tfprep.builder.shard import ShardFile
 from tfprep.errors import BuildError, RecipeError, SampleError, TfprepError, summary_of
 from tfprep.fields import Array, FieldSpec
 from tfprep.limits import usable_cpus

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tfprep.builder.shards.sums import merge
+from tfprep.builder.sums import merge
 from tfprep.dataset import FileInfo
 from tfprep.dataset.manifest import digest_of
 from tfprep.dataset.names import SHARDS, fields_receipts, shard_name

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tfprep.builder.planning.plan import building_versions
+from tfprep.builder.plan import building_versions
 from tfprep.dataset import Dataset, FieldInfo, FileInfo, Manifest, SplitInfo
 from tfprep.dataset.index import joined_tables, schema, write_index
 from tfprep.dataset.locations import write_locations

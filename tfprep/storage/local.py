@@ -144,21 +144,25 @@ def temporary_path(path: Path, word: str) -> Path:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an OSError of the block into a BuildError that says what cannot be written, why, and what to do."""
+    """Turn an OSError of the block into a `write_error`."""
     try:
         yield
     except OSError as error:
-        fix = ""
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            fix = "; nothing was published. Make room, then run the same command again: it continues"
-        elif error.errno == errno.EISDIR:
-            fix = "; a folder has its name: move it away, then run the same command again"
-        elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-            fix = "; choose a folder that this user may write to"
-        elif error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.EIO):
-            fix = "; the output folder was taken away or its disk fails. Run the same command again: it continues from "
-            fix += "what is left"
-        raise BuildError(f"cannot write {path}: {error.strerror or error}{fix}") from error
+        raise write_error(path, error) from error
+
+
+def write_error(path: Path, error: OSError) -> BuildError:
+    """Return the error that says what cannot be written, why, and what to do."""
+    fix = ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        fix = "; nothing was published. Make room, then run the same command again: it continues"
+    elif error.errno == errno.EISDIR:
+        fix = "; a folder has its name: move it away, then run the same command again"
+    elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        fix = "; choose a folder that this user may write to"
+    elif error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.EIO):
+        fix = "; the output folder was taken away or its disk fails. Run the same command again: it continues from what is left"
+    return BuildError(f"cannot write {path}: {error.strerror or error}{fix}")
 
 
 @contextmanager

@@ -21,8 +21,8 @@ import numpy as np
 
 from tfprep.builder.layout import Layout, name_locked
 from tfprep.builder.options import BuildOptions, Part
-from tfprep.builder.planning.plan import Plan, building_versions, differing_listings
-from tfprep.builder.planning.state import ACCIDENTS, NAMED, ShardState, explain
+from tfprep.builder.plan import Plan, building_versions, differing_listings
+from tfprep.builder.state import ACCIDENTS, NAMED, ShardState, explain
 from tfprep.dataset.plain_json import from_json
 from tfprep.errors import BuildError, ObjectChangedError
 from tfprep.recipe.describe import what_changed

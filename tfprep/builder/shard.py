@@ -10,18 +10,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import pickle
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from tfprep.builder.layout import Layout, name_locked
-from tfprep.builder.options import BuildOptions
+from tfprep.builder.layout import name_locked
+from tfprep.builder.make_sample import BuildContext, RawSample
 from tfprep.builder.receipts import (
     Contents,
     Receipt,
@@ -35,9 +34,7 @@ from tfprep.builder.receipts import (
     withdraw_receipt,
     write_receipt,
 )
-from tfprep.builder.shards.files import ShardFile
-from tfprep.builder.shards.make_sample import SampleMaker
-from tfprep.builder.shards.sums import (
+from tfprep.builder.sums import (
     FieldForm,
     Moments,
     check_expected,
@@ -47,20 +44,18 @@ from tfprep.builder.shards.sums import (
     of_variants,
 )
 from tfprep.codecs import Original
-from tfprep.dataset.names import SHARDS, shard_name
-from tfprep.errors import BuildError, RecipeError, SampleError, StorageError
+from tfprep.dataset.manifest import FileInfo
+from tfprep.dataset.names import SHARDS, shard_name, stored_name
+from tfprep.errors import BuildError, SampleError
 from tfprep.fields import RASTER_KINDS, FieldSpec, Sample, class_numbers
 from tfprep.images import perceptual_hash
 from tfprep.optional import cv2
 from tfprep.pool import NO_ITEM, Mark
-from tfprep.recipe import Recipe
-from tfprep.recipe.file import import_file, load_recipe
-from tfprep.records import encode
-from tfprep.records.framing import HEADER_BYTES, MOST_RECORD
-from tfprep.sources import Entry, Listing, read_files
-from tfprep.storage.local import sync_folder
-from tfprep.storage.store import open_store
-from tfprep.storage.urls import folder_at, is_remote
+from tfprep.records import Frame, encode, format_index, frame
+from tfprep.records.framing import HEADER_BYTES, MOST_RECORD, footer_crc
+from tfprep.storage.local import sync_folder, temporary_path, write_error, writing
+from tfprep.storage.store import Store, open_store
+from tfprep.storage.urls import durable_write
 
 _OF_ORIGINALS = 128
 _LEAST_A_SHARD, _MOST_A_SHARD = 2, 16
@@ -74,131 +69,6 @@ DIGEST = 7
 """Places in a row of the index; label, height and width are before the digest, the fields' spans after it."""
 OF_IMAGE = 2
 """Entries at the end of a row: digest and hash of the image."""
-
-
-class RawSample(NamedTuple):
-    """The raw parts of a sample.
-
-    Attributes:
-      parts: Bytes of a file, or a value, by field.
-      digest: 16 bytes of SHA-256 of all files' content and of the values.
-      image_digest: 16 bytes of SHA-256 of the image's file only: its size as 8 bytes, little-endian, and its content. Empty
-        if no field of the source is an image.
-    """
-
-    parts: dict[str, Any]
-    digest: bytes
-    image_digest: bytes
-
-
-def _identity(folder: Path) -> tuple[int, int] | None:
-    """Return what tells a folder from an empty mount point of the same name; None of a URL."""
-    if is_remote(folder):
-        return None
-    try:
-        status = os.stat(folder)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
-@dataclass(frozen=True)
-class BuildContext:
-    """The common ground of all shard tasks of a build, as the driver sends it to the workers.
-
-    Attributes:
-      source: The recipe: its file, from which each worker loads it, its pickle, or itself within one process.
-      modules: The files of recipes whose functions a pickle refers to, by the name of their module.
-      fingerprint: The recipe's.
-      layout: The folders of the build.
-      root: The folder of the raw files, or its URL.
-      listing: The source's, without its entries.
-      train: The split whose pixels make the statistics.
-      run: A word that belongs to this run of the build. An attempt at a shard continues from what others of the run left.
-      options: As in `tfprep.build`.
-    """
-
-    source: Recipe | Path | bytes
-    modules: Mapping[str, str]
-    fingerprint: str
-    layout: Layout
-    root: str
-    listing: Listing
-    train: str
-    run: str
-    options: BuildOptions
-
-    @cached_property
-    def recipe(self) -> Recipe:
-        """The recipe. Raises RecipeError if it is not the one of the plan."""
-        recipe: Recipe
-        if isinstance(self.source, Recipe):
-            recipe = self.source
-        else:
-            for name, file in self.modules.items():
-                import_file(Path(file), name)
-            recipe = load_recipe(self.source) if isinstance(self.source, Path) else pickle.loads(self.source)
-        recipe.check_files()
-        if recipe.fingerprint() != self.fingerprint:
-            # A worker that replaces one that died starts minutes after the plan: the file may have been edited meanwhile.
-            name = str(self.source) if isinstance(self.source, Path) else "the code of the recipe"
-            raise RecipeError(f"{name} changed while the build was running; run the build again")
-        return recipe
-
-    @cached_property
-    def maker(self) -> SampleMaker:
-        """Makes the variants of a sample."""
-        return SampleMaker(self.recipe, self.listing.kinds, self.listing.classes)
-
-    @cached_property
-    def image(self) -> str | None:
-        """The field of the raw files whose own digest is kept."""
-        return self.recipe.hashed_image(self.listing.kinds, self.listing.files)
-
-    @cached_property
-    def _folder(self) -> tuple[Path, tuple[int, int] | None]:
-        root = folder_at(self.root)
-        return root, _identity(root)
-
-    def read(self, files: Sequence[str], values: Sequence[Any]) -> RawSample:
-        """Read and digest the files of a sample.
-
-        Raises:
-          SampleError: A file cannot be read, or does not fit into memory.
-          BuildError: The folder itself is gone, or its store cannot be reached or refuses, so that no file can be read.
-        """
-        root, identity = self._folder
-        try:
-            raw: dict[str, Any] = {**read_files(root, self.listing.files, Entry("", "", tuple(files)))}
-        except MemoryError as error:
-            raise SampleError("its files do not fit into memory", stage="read") from error
-        except StorageError as error:
-            raise BuildError(f"{error}. Run the same command again: it continues") from error
-        except SampleError as error:
-            if _identity(root) != identity:
-                raise BuildError(
-                    f"the raw data is gone: {root} was removed or unmounted while it was read. Bring it back, then run the same "
-                    "command again: it continues"
-                ) from error
-            raise
-        sha256, image_digest = hashlib.sha256(), b""
-        for number, (name, data) in enumerate(raw.items()):
-            size = len(data).to_bytes(8, "little")
-            sha256.update(size)
-            sha256.update(data)
-            if name == self.image:
-                # So far the digest of the first file is its own: an image that comes first is digested once.
-                image_digest = (hashlib.sha256(size + data) if number else sha256.copy()).digest()[:16]
-        sha256.update(json.dumps(values).encode())
-        parts = {**raw, **dict(zip(self.listing.values, values, strict=True))}
-        return RawSample(parts, sha256.digest()[:16], image_digest)
-
-    def digest(self, files: Sequence[str], values: Sequence[Any]) -> bytes:
-        """Return only the digest of `read`; it is empty if a file cannot be read."""
-        try:
-            return self.read(files, values).digest
-        except SampleError:
-            return b""
 
 
 def open_work(context: BuildContext) -> Callable[[ShardTask, Mark], dict[str, Any]]:
@@ -242,6 +112,62 @@ def _renew(context: BuildContext, task: ShardTask, old: Receipt, mark: Mark) -> 
     renewed = replace(old, signature=task.signature, identity=task.identity)
     write_receipt(context.layout, renewed, replace(contents, stats=stats_of(task)))
     return True
+
+
+class ShardFile:
+    """The file of one variant of a shard while it is built, under a temporary name until `commit`.
+
+    Records go to the operating system one by one. A process that dies leaves a temporary file, which the next attempt of the same
+    run (`run` is a word that belongs to it) overwrites.
+    """
+
+    def __init__(self, path: Path, run: str) -> None:
+        self._path, self._temporary = path, temporary_path(path, run)
+        with writing(path):
+            self._file = self._temporary.open("wb")
+        self._frames: list[Frame] = []
+        self._bytes, self._sha256 = 0, hashlib.sha256()
+
+    def write(self, payload: bytes) -> tuple[Frame, int]:
+        """Write a record; return where it is, and the masked checksum of the payload."""
+        framed = frame(payload)
+        try:
+            self._file.write(framed)
+        except OSError as error:
+            raise write_error(self._path, error) from error
+        written = Frame(self._bytes, len(framed))
+        self._frames.append(written)
+        self._sha256.update(framed)
+        self._bytes += len(framed)
+        return written, footer_crc(framed)
+
+    def close(self) -> None:
+        """Close the file, and remove it if it was not committed."""
+        with suppress(OSError):  # The disk is full: that was reported.
+            self._file.close()
+        with suppress(OSError):
+            self._temporary.unlink(missing_ok=True)
+
+    def commit(self) -> None:
+        """Give the file, synced, its final name, and write the `.idx` beside it. The caller syncs the folder."""
+        with writing(self._path):
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._temporary.replace(self._path)
+        durable_write(self._path.with_name(f"{self._path.name}.idx"), format_index(self._frames), sync=False)
+
+    def put(self, store: Store) -> FileInfo:
+        """Write the file to a store, with its `.idx`, under a name that belongs to its content."""
+        info = self.info()
+        info = replace(info, name=stored_name(info.name, info.sha256))
+        with writing(self._path):
+            self._file.flush()
+        store.write(f"{info.name}.idx", format_index(self._frames).encode())
+        store.write(info.name, self._temporary)
+        return info
+
+    def info(self) -> FileInfo:
+        return FileInfo(self._path.name, len(self._frames), self._bytes, self._sha256.hexdigest())
 
 
 # --- building -------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """The plan of a build: which samples are in which shard, and in which order.
 
-The plan keeps samples on disk (`tfprep.builder.planning.samples`); the task of a shard is cut out of them when its turn comes.
+The plan keeps samples on disk (`tfprep.builder.samples`); the task of a shard is cut out of them when its turn comes.
 The shard of a sample is `sample_hash(seed, key) mod shards`; the samples of a shard are sorted by that hash.
 """
 
@@ -24,8 +24,8 @@ import simplejpeg
 from tfprep import __version__
 from tfprep.builder.layout import Layout
 from tfprep.builder.options import BuildOptions
-from tfprep.builder.planning.samples import ArrangedSamples, SampleTable, arrange, collect_samples, limit_samples
 from tfprep.builder.receipts import ShardTask
+from tfprep.builder.samples import ArrangedSamples, SampleTable, arrange, collect_samples, limit_samples
 from tfprep.dataset.plain_json import with_digest
 from tfprep.errors import SourceError
 from tfprep.optional import HAS_OPENCV, cv2

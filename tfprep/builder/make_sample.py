@@ -1,4 +1,4 @@
-"""Turns one raw sample into its variants: decodes it, makes each variant (`tfprep.recipe.sample`), and encodes that.
+"""Turns one raw sample into its variants: reads and decodes it, makes each variant (`tfprep.recipe.sample`), and encodes that.
 
 An error, in tfprep or in a user's function, becomes a SampleError that names the stage and the field, so that the sample is
 rejected and the build goes on.
@@ -7,23 +7,32 @@ rejected and the build goes on.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
+import os
+import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tfprep import images
 from tfprep.augment.warp import Fill, reduction_for
+from tfprep.builder.layout import Layout
+from tfprep.builder.options import BuildOptions
 from tfprep.codecs import Feature, Original, Scalar
-from tfprep.errors import SampleError
+from tfprep.errors import BuildError, RecipeError, SampleError, StorageError
 from tfprep.fields import RASTER_KINDS, Array, FieldSpec, Kind, Sample, Size
 from tfprep.recipe import Recipe
+from tfprep.recipe.file import import_file, load_recipe
 from tfprep.recipe.sample import SampleStage, Stages, check_form
 from tfprep.seeding import generator
-from tfprep.sources import FieldDecoder
+from tfprep.sources import Entry, FieldDecoder, Listing, read_files
 from tfprep.sources.pixels import TURNED, PixelDecoder
+from tfprep.storage.urls import folder_at, is_remote
 
 _PLACED: frozenset[Kind] = frozenset({"mask", "map", "boxes", "points"})
 """Kinds whose values have places in the image."""
@@ -60,7 +69,9 @@ class SampleMaker:
         self.warned.clear()
         self.notes.clear()
         decoded: dict[int, Sample] = {}
-        if self._decoders or self._reducible:  # how the rest is decoded depends on the size
+        file = raw.get(self._reducible)
+        is_reducible = isinstance(file, bytes) and images.is_jpeg(file)
+        if self._decoders or is_reducible:  # how the rest is decoded depends on the size
             size = self._upright_size(raw, raw)
         else:
             decoded[1] = self._decode(raw, None, 1, pixels)
@@ -69,13 +80,13 @@ class SampleMaker:
             of_variant = partial(generator, self.recipe.seed, key, variant)
             draws = of_variant if variant else partial(_unaugmented, of_variant)
             transform = self._stages.transform(draws, size)
-            reduced = 1  # the factor by which a JPEG is reduced when it is decoded
-            if transform is not None and self._reducible:
-                file = raw[self._reducible]
-                reduced = reduction_for(transform) if isinstance(file, bytes) and images.is_jpeg(file) else 1
+            # The factor by which a JPEG is reduced when it is decoded:
+            reduced = reduction_for(transform) if transform is not None and is_reducible else 1
             if reduced not in decoded:
                 decoded[reduced] = self._decode(raw, size, reduced, pixels)
-            yield self._stages.make(decoded[reduced], draws, size=size, transform=transform, reduced=reduced)
+            yield self._stages.make(
+                decoded[reduced], draws, size=size, transform=transform, reduced=reduced, augmented=variant > 0
+            )
 
     @cached_property
     def _stages(self) -> Stages:
@@ -135,9 +146,9 @@ class SampleMaker:
 
     @cached_property
     def _reducible(self) -> str:
-        """The field that may be decoded at a part of its size; "" where masks or maps are on the pixels of the whole image."""
+        """The field that may be decoded at a part of its size; "" without geometry, or where masks or maps have its pixels."""
         is_single = len(self._rasters) == 1 and self._rasters[0] not in self._decoders
-        return self._rasters[0] if self.recipe.dct_downscale and is_single else ""
+        return self._rasters[0] if self.recipe.dct_downscale and self.recipe.geometry and is_single else ""
 
     def _decode(self, raw: Mapping[str, Any], size: Size | None, reduced: int, pixels: bool) -> Sample:
         sample = {}
@@ -201,6 +212,131 @@ class SampleMaker:
 def _unaugmented(draws: Callable[[str], np.random.Generator], step: str) -> np.random.Generator | None:
     """The draws of variant 0, which is not augmented, but whose derived inputs draw."""
     return draws(step) if step.startswith("derive/") else None
+
+
+class RawSample(NamedTuple):
+    """The raw parts of a sample.
+
+    Attributes:
+      parts: Bytes of a file, or a value, by field.
+      digest: 16 bytes of SHA-256 of all files' content and of the values.
+      image_digest: 16 bytes of SHA-256 of the image's file only: its size as 8 bytes, little-endian, and its content. Empty
+        if no field of the source is an image.
+    """
+
+    parts: dict[str, Any]
+    digest: bytes
+    image_digest: bytes
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """Return what tells a folder from an empty mount point of the same name; None of a URL."""
+    if is_remote(folder):
+        return None
+    try:
+        status = os.stat(folder)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+@dataclass(frozen=True)
+class BuildContext:
+    """The common ground of all shard tasks of a build, as the driver sends it to the workers.
+
+    Attributes:
+      source: The recipe: its file, from which each worker loads it, its pickle, or itself within one process.
+      modules: The files of recipes whose functions a pickle refers to, by the name of their module.
+      fingerprint: The recipe's.
+      layout: The folders of the build.
+      root: The folder of the raw files, or its URL.
+      listing: The source's, without its entries.
+      train: The split whose pixels make the statistics.
+      run: A word that belongs to this run of the build. An attempt at a shard continues from what others of the run left.
+      options: As in `tfprep.build`.
+    """
+
+    source: Recipe | Path | bytes
+    modules: Mapping[str, str]
+    fingerprint: str
+    layout: Layout
+    root: str
+    listing: Listing
+    train: str
+    run: str
+    options: BuildOptions
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """The recipe. Raises RecipeError if it is not the one of the plan."""
+        recipe: Recipe
+        if isinstance(self.source, Recipe):
+            recipe = self.source
+        else:
+            for name, file in self.modules.items():
+                import_file(Path(file), name)
+            recipe = load_recipe(self.source) if isinstance(self.source, Path) else pickle.loads(self.source)
+        recipe.check_files()
+        if recipe.fingerprint() != self.fingerprint:
+            # A worker that replaces one that died starts minutes after the plan: the file may have been edited meanwhile.
+            name = str(self.source) if isinstance(self.source, Path) else "the code of the recipe"
+            raise RecipeError(f"{name} changed while the build was running; run the build again")
+        return recipe
+
+    @cached_property
+    def maker(self) -> SampleMaker:
+        """Makes the variants of a sample."""
+        return SampleMaker(self.recipe, self.listing.kinds, self.listing.classes)
+
+    @cached_property
+    def image(self) -> str | None:
+        """The field of the raw files whose own digest is kept."""
+        return self.recipe.hashed_image(self.listing.kinds, self.listing.files)
+
+    @cached_property
+    def _folder(self) -> tuple[Path, tuple[int, int] | None]:
+        root = folder_at(self.root)
+        return root, _identity(root)
+
+    def read(self, files: Sequence[str], values: Sequence[Any]) -> RawSample:
+        """Read and digest the files of a sample.
+
+        Raises:
+          SampleError: A file cannot be read, or does not fit into memory.
+          BuildError: The folder itself is gone, or its store cannot be reached or refuses, so that no file can be read.
+        """
+        root, identity = self._folder
+        try:
+            raw: dict[str, Any] = {**read_files(root, self.listing.files, Entry("", "", tuple(files)))}
+        except MemoryError as error:
+            raise SampleError("its files do not fit into memory", stage="read") from error
+        except StorageError as error:
+            raise BuildError(f"{error}. Run the same command again: it continues") from error
+        except SampleError as error:
+            if _identity(root) != identity:
+                raise BuildError(
+                    f"the raw data is gone: {root} was removed or unmounted while it was read. Bring it back, then run the same "
+                    "command again: it continues"
+                ) from error
+            raise
+        sha256, image_digest = hashlib.sha256(), b""
+        for number, (name, data) in enumerate(raw.items()):
+            size = len(data).to_bytes(8, "little")
+            sha256.update(size)
+            sha256.update(data)
+            if name == self.image:
+                # So far the digest of the first file is its own: an image that comes first is digested once.
+                image_digest = (hashlib.sha256(size + data) if number else sha256.copy()).digest()[:16]
+        sha256.update(json.dumps(values).encode())
+        parts = {**raw, **dict(zip(self.listing.values, values, strict=True))}
+        return RawSample(parts, sha256.digest()[:16], image_digest)
+
+    def digest(self, files: Sequence[str], values: Sequence[Any]) -> bytes:
+        """Return only the digest of `read`; it is empty if a file cannot be read."""
+        try:
+            return self.read(files, values).digest
+        except SampleError:
+            return b""
 
 
 # --- decoding -------------------------------------------------------------------------------------------------------

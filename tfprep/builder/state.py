@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tfprep.builder.layout import Layout
-from tfprep.builder.planning.plan import Plan, differing_listings
+from tfprep.builder.plan import Plan, differing_listings
 from tfprep.builder.receipts import (
     Receipt,
     changed_samples,

@@ -1,1 +1,0 @@
-"""The task of one shard: raw files to records."""
