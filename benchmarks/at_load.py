@@ -216,7 +216,7 @@ def candidate(name: str, folder: Path) -> Iterator[Any]:
         loader = tfprep.open(folder / dataset).numpy_loader("train", size, fields=fields, cache=False, **options)
         return iter(loader.repeat())
     if kind == "py_function":
-        from tfprep.bench.samples import on_the_fly
+        from tfprep.bench.training import on_the_fly
 
         return iter(on_the_fly(STORED[f"{task} ahead"], folder / f"raw {task}", "train", BATCH[task]))
     return (ffcv if kind == "ffcv" else dali)(folder)

@@ -21,7 +21,7 @@ import tfprep
 from tfprep.bench.forms import forms_of
 from tfprep.bench.machine import this_machine
 from tfprep.bench.rounds import Budget, Candidate, Measurement, compare
-from tfprep.bench.samples import on_the_fly
+from tfprep.bench.training import on_the_fly
 from tfprep.cli.text import start_tensorflow
 from tfprep.recipe.file import load_recipe
 

@@ -17,7 +17,7 @@ import tfprep
 from tfprep.dataset.plain_json import from_json, indented
 from tfprep.errors import RecipeError
 from tfprep.fields import BOX_FORMATS
-from tfprep.inspect import pages
+from tfprep.inspect import report as pages
 from tfprep.recipe.file import import_file
 from tfprep.units import printable
 

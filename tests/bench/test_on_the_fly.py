@@ -8,7 +8,7 @@ from PIL import Image
 
 from tests.photos import write_photos
 from tfprep import Recipe, augment, codecs, derive, sources
-from tfprep.bench.samples import on_the_fly
+from tfprep.bench.training import on_the_fly
 from tfprep.builder import BuildOptions, build
 from tfprep.dataset import open_dataset
 from tfprep.errors import SourceError

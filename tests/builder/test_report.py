@@ -93,7 +93,7 @@ def test_pictures_in_two_splits_are_shown(full):
 
 
 def test_a_report_that_fails_does_not_fail_the_build(full, monkeypatch):
-    monkeypatch.setattr("tfprep.inspect.pages.report.report_page", lambda *arguments: 1 / 0)
+    monkeypatch.setattr("tfprep.inspect.report.report_page", lambda *arguments: 1 / 0)
     events = []
     assert full.build(on_event=events.append).samples == 30
     assert "report.html was not written: ZeroDivisionError" in next(e.text for e in events if e.name == "report")

@@ -13,7 +13,7 @@ from tests.commands import status_of
 from tests.photos import natural, save
 from tfprep import codecs, sources
 from tfprep.dataset import open_dataset
-from tfprep.inspect.groups import suspected_groups
+from tfprep.inspect.fingerprints import suspected_groups
 from tfprep.inspect.leaks import find_leaks, searched_for
 
 COPIES = ("train/a/copy.png", "val/a/0.png"), ("train/b/twice.png", "train/b/3.png")

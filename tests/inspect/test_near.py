@@ -6,8 +6,7 @@ from PIL import Image, ImageDraw, ImageOps
 
 from tests.photos import natural
 from tfprep.images import perceptual_hash
-from tfprep.inspect.fingerprints import MOST_DISTANCE, linked, near_pairs, orientations
-from tfprep.inspect.thumbnails import alike, thumbnail
+from tfprep.inspect.fingerprints import MOST_DISTANCE, alike, linked, near_pairs, orientations, thumbnail
 
 
 def turned(number, orientation):

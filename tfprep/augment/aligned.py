@@ -92,8 +92,10 @@ class Aligned(NamedTuple):
         return Transform(matrix, (self.rows.length, self.columns.length))
 
     def is_identity(self, size: Size) -> bool:
-        unmoved = _line(self.rows) == _line(self.columns) == (1.0, 0.0) and not self.transposed
-        return unmoved and (self.rows.length, self.columns.length) == size
+        rows, columns = self.rows, self.columns
+        unmoved = rows.scale == columns.scale == 1 and rows.shift == columns.shift == 0
+        turned = rows.flip or columns.flip or self.transposed
+        return unmoved and not turned and (rows.length, columns.length) == size
 
     def mirrors_right(self, border: Border) -> bool:
         """Return True if padding what is seen equals padding the image: a mirror deeper than the window would show too little."""

@@ -17,7 +17,7 @@ from tfprep.bench.machine import Machine, this_machine
 from tfprep.bench.rounds import Budget, Candidate, Rounds, Spread, compare
 from tfprep.bench.training import TOLERATED, loader_candidate, train_with_step
 from tfprep.errors import DatasetError, LoaderError
-from tfprep.inspect.pages import render
+from tfprep.inspect.report import render
 from tfprep.load import Data
 from tfprep.load import open as open_data
 from tfprep.units import aligned

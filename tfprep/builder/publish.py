@@ -265,7 +265,7 @@ def write_report(
     """
     # A build that finds nothing to do writes no report.
     from tfprep.inspect.leaks import find_leaks
-    from tfprep.inspect.pages.report import BuildFacts, report_page
+    from tfprep.inspect.report import BuildFacts, report_page
     from tfprep.inspect.stats import statistics_of
 
     stages = {stage: sum(receipt.seconds.get(stage, 0.0) for receipt in receipts) for stage in _STAGES}

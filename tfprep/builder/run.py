@@ -521,7 +521,7 @@ def _import_publication() -> None:
     from PIL import Image
 
     from tfprep.builder import publish  # noqa: F401
-    from tfprep.inspect.pages import environment, report  # noqa: F401
+    from tfprep.inspect.report import environment
 
     for module in ("importlib.metadata", "numpy.ma", "numpy.random", "pyarrow.compute"):
         importlib.import_module(module)

@@ -30,7 +30,7 @@ COMMANDS = {
     "diff": ("content", "Compare two datasets by keys and digests."),
     "show": ("content", "Draw samples of a dataset with their variants, masks and maps."),
     "bench": ("measure", "Measure how fast a dataset loads and what limits it."),
-    "init": ("init", "Inspect a folder and write a recipe for it."),
+    "init": ("files", "Inspect a folder and write a recipe for it."),
     "doctor": ("measure", "Print what is installed, what this machine offers and what to change."),
     "demo": ("measure", "Make data, build it, draw it and train on it."),
 }

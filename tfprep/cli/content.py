@@ -20,7 +20,7 @@ from tfprep.cli.options import EXIT_CHECK_FAILED, FILE, html_option, in_folder, 
 if TYPE_CHECKING:
     from tfprep.dataset import Manifest
     from tfprep.inspect.diff import Difference, KeyList
-    from tfprep.inspect.groups import Suspicion
+    from tfprep.inspect.fingerprints import Suspicion
     from tfprep.inspect.leaks import Leaks, Pair
     from tfprep.inspect.stats import DatasetStats
 
@@ -148,7 +148,7 @@ def stats_command(folder: str, samples: int, html: Path | None, as_json: bool) -
     from tfprep.dataset import open_dataset
     from tfprep.errors import NothingToCompareError
     from tfprep.inspect.leaks import find_leaks
-    from tfprep.inspect.pages.report import report_page
+    from tfprep.inspect.report import report_page
     from tfprep.inspect.stats import UNITS, statistics_of
     from tfprep.storage.urls import durable_write
 
@@ -216,9 +216,9 @@ def check_command(folder: str, exclude: Path | None, groups: Path | None, html: 
     Exit status 4: pictures occur in several splits.
     """
     from tfprep.dataset import open_dataset
-    from tfprep.inspect.groups import suspected_groups
+    from tfprep.inspect.fingerprints import suspected_groups
     from tfprep.inspect.leaks import find_leaks
-    from tfprep.inspect.pages.report import leaks_json, leaks_page
+    from tfprep.inspect.report import leaks_json, leaks_page
     from tfprep.storage.urls import durable_write
 
     dataset = open_dataset(folder)

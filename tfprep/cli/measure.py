@@ -284,8 +284,7 @@ def _train(built: Path, steps: int, say: Say, quiet: bool) -> dict[str, float]:
 def _compare(raw: Path, built: Path, say: Say) -> dict[str, float]:
     """Images per second of the loader, and of the same recipe computed during training, measured in turns."""
     from tfprep.bench.rounds import Budget, Candidate, compare
-    from tfprep.bench.samples import on_the_fly
-    from tfprep.bench.training import loader_candidate
+    from tfprep.bench.training import loader_candidate, on_the_fly
     from tfprep.demo.recipe import RECIPE
     from tfprep.demo.train import BATCH
     from tfprep.load import open as open_data

@@ -25,12 +25,13 @@ from tfprep.inspect.fingerprints import (
     ORIENTATIONS,
     Fingerprints,
     OnRecord,
+    alike,
     linked,
     near_pairs,
     orientations,
     read_fingerprints,
+    read_thumbnails,
 )
-from tfprep.inspect.thumbnails import alike, read_thumbnails
 from tfprep.optional import HAS_OPENCV
 from tfprep.storage.urls import durable_write
 

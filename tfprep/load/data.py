@@ -299,7 +299,7 @@ class Data(Loaders, Dataset):
 
     def _repr_html_(self) -> str:
         """Return the splits, the fields and six pictures, for notebooks."""
-        from tfprep.inspect.pages.report import summary_html
+        from tfprep.inspect.report import summary_html
 
         return summary_html(self)
 

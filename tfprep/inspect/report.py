@@ -1,7 +1,8 @@
 """The report of a dataset: what it holds, what was left out, and what deserves a look.
 
 A build writes it as `report.html`, with what only the build knows; `tfprep stats --html` writes it without. The page of
-`tfprep check` is here too: counts, suspicions and pairs with pictures; and what a notebook shows. Each opens offline.
+`tfprep check` is here too: counts, suspicions and pairs with pictures; and what a notebook shows. Each opens offline. They are
+made from Jinja2 templates, with every value escaped.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import io
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,19 +24,43 @@ from tfprep.dataset.dataset import Splits
 from tfprep.dataset.index import MOST_INSPECTED, inspected
 from tfprep.errors import MissingDependencyError, TfprepError
 from tfprep.fields import RASTER_KINDS, Array, Sample
-from tfprep.inspect.groups import Suspicion
+from tfprep.inspect.fingerprints import Suspicion
 from tfprep.inspect.leaks import Leaks, Pair, searched_for
-from tfprep.inspect.pages import render
 from tfprep.inspect.sheet import contact_sheet, marked_image
 from tfprep.inspect.stats import UNITS, DatasetStats
 from tfprep.units import duration, size
 
+_PACKAGE = Path(__file__).parents[1]
 _COMMON_CLASSES, _RARE_CLASSES = 40, 20
 _SHEET_CLASSES, _OF_EACH_CLASS = 20, 8
 _MOST_PAIRS = 6
 _PICTURE_PX, _PAIR_PX = 128, 240
 _IN_NOTEBOOK, _IN_NOTEBOOK_PX = 6, 96
 _SHEET_SAMPLES, _SHEET_VARIANTS, _PANEL_PX = 4, 4, 112
+
+
+def render(template: str, **values: Any) -> str:
+    """Return the page of a template, such as `bench/page.html.j2`, which is given by its path in the package.
+
+    `values` are the names that it uses; any other name in it is an error.
+    """
+    return str(environment().get_template(template).render(values))
+
+
+@cache
+def environment() -> Any:
+    """Return Jinja2's environment, which compiles each template once."""
+    import jinja2  # imported here, as only the commands that write pages need it
+
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_PACKAGE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        extensions=["jinja2.ext.loopcontrols"],
+    )
 
 
 @dataclass(frozen=True)
