@@ -92,10 +92,8 @@ class Aligned(NamedTuple):
         return Transform(matrix, (self.rows.length, self.columns.length))
 
     def is_identity(self, size: Size) -> bool:
-        rows, columns = self.rows, self.columns
-        unmoved = rows.scale == columns.scale == 1 and rows.shift == columns.shift == 0
-        turned = rows.flip or columns.flip or self.transposed
-        return unmoved and not turned and (rows.length, columns.length) == size
+        is_upright = not self.transposed and (self.rows.length, self.columns.length) == size
+        return is_upright and _line(self.rows) == _line(self.columns) == (1.0, 0.0)
 
     def mirrors_right(self, border: Border) -> bool:
         """Return True if padding what is seen equals padding the image: a mirror deeper than the window would show too little."""
@@ -106,9 +104,7 @@ class Aligned(NamedTuple):
 
 def plan_aligned(transform: Transform, size: Size) -> Aligned | None:
     """The plan for an image of `size`, or None where axes do not stay parallel or nothing of the image is seen."""
-    *axes, (*depth, unit) = (
-        transform.matrix.tolist()
-    )  # Python's numbers: NumPy takes three times as long for one at a time
+    *axes, (*depth, unit) = transform.matrix.tolist()  # NumPy takes three times as long for one number at a time
     if transform.bends or any(depth):
         return None
     (xx, xy, x), (yx, yy, y) = axes if unit == 1 else [[value / unit for value in axis] for axis in axes]

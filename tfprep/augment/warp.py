@@ -413,10 +413,10 @@ def scales_of(transform: Transform) -> tuple[float, float]:
     Where the largest is 0.25 or less, nothing is lost if the source is decoded at a quarter of its size. A transform that is not
     affine is probed on a grid of output points.
     """
-    if not transform.bends and is_affine(transform.matrix):
-        (a, b), (c, d) = (transform.matrix[:2, :2] / transform.matrix[2, 2]).tolist()
+    (a, b, _), (c, d, _), (*depth, unit) = transform.matrix.tolist()
+    if not (transform.bends or any(depth)):
         half, rest = hypot(a + d, c - b) / 2, hypot(a - d, b + c) / 2  # a tenth of the time of a general SVD
-        return max(half + rest, 1e-6), min(abs(half - rest), 1.0)
+        return max((half + rest) / abs(unit), 1e-6), min(abs(half - rest) / abs(unit), 1.0)
     # The Jacobian of output to input at a grid of output points, [N, 2, 2], by differences over one pixel.
     height, width = transform.size
     x, y = np.meshgrid(np.linspace(0.5, width - 0.5, _PROBES), np.linspace(0.5, height - 0.5, _PROBES))

@@ -12,7 +12,7 @@ so large that nothing is lost. All fields keep their geometry: the stages count 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -288,14 +288,15 @@ class Augmenter:
         row, form, position, augmentation = cells[ROW], cells[FORM], cells[POSITION], self._augmentation
         bytes_of = {name: contents[field.content] for name, field in self._fields.items()}
         sample: dict[str, Any] = {}
-        size = self._size(bytes_of, sample, state)
+        jpegs = {field.name for field in self._rasters if field.is_jpeg(bytes_of[field.name])}
+        size = self._size(bytes_of, jpegs, sample, state)
         views = [(view.forms[form], augmentation.draws(view, position)) for view in augmentation.views]
         try:
             transforms = [stages.transform(draws, size) for stages, draws in views]
             reduced = 1
-            if any(field.is_jpeg(bytes_of[field.name]) for field in self._rasters):
+            if jpegs:
                 reduced = min(1 if transform is None else reduction_for(transform) for transform in transforms)
-            self._decode(bytes_of, sample, size, reduced, state)
+            self._decode(bytes_of, jpegs, sample, size, reduced, state)
             shared: dict[str, bytes] = {}
             for (stages, draws), transform, targets in zip(views, transforms, self._targets, strict=True):
                 made = stages.make(sample, draws, size=size, transform=transform, reduced=reduced)
@@ -329,7 +330,9 @@ class Augmenter:
                 target.place(cut(value, windows[target.output.view]) if is_raster else value, values, row)
         return True
 
-    def _size(self, bytes_of: Mapping[str, Array], sample: dict[str, Any], state: ThreadState) -> Size | None:
+    def _size(
+        self, bytes_of: Mapping[str, Array], jpegs: Set[str], sample: dict[str, Any], state: ThreadState
+    ) -> Size | None:
         """The size of the sample's rasters: by the spec, by a JPEG's header, or of the first one, decoded into `sample`."""
         if not self._rasters:
             return None
@@ -337,18 +340,24 @@ class Augmenter:
         height, width = field.spec.shape[:2]
         if height is not None and width is not None:
             return height, width
-        if field.is_jpeg(bytes_of[field.name]):
+        if field.name in jpegs:
             return images.stored_size(bytes_of[field.name].tobytes())
         sample[field.name] = field.decode(bytes_of[field.name], state)
         height, width = sample[field.name].shape[:2]
         return int(height), int(width)
 
     def _decode(
-        self, bytes_of: Mapping[str, Array], sample: dict[str, Any], size: Size | None, reduced: int, state: ThreadState
+        self,
+        bytes_of: Mapping[str, Array],
+        jpegs: Set[str],
+        sample: dict[str, Any],
+        size: Size | None,
+        reduced: int,
+        state: ThreadState,
     ) -> None:
         for name, field in self._fields.items():
             allowed = [size]
-            if size is not None and name not in sample and field.is_jpeg(bytes_of[name]):
+            if size is not None and name not in sample and name in jpegs:
                 sample[name] = field.decode_jpeg(bytes_of[name], size, reduced, state)
                 allowed.append((-(-size[0] // reduced), -(-size[1] // reduced)))  # or whole, where it has to be
             elif name not in sample:
