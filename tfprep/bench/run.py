@@ -117,7 +117,7 @@ class Bench:
             "settings": dict(self.settings),
             "loader": rates[LOADER],
             "limit": self.limit.as_json(),
-            "first_epoch": {**rates[self.uncached], **self.first_epoch.as_json()},
+            "first_epoch": {**rates[self.uncached], "limit": self.first_epoch.as_json()},
             "against": {
                 name: {**rates[name], "ratio": asdict(self.rounds.ratio(LOADER, name))} for name in self.baselines
             },
