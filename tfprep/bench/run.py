@@ -156,8 +156,7 @@ def bench(
     machine = this_machine(data.path)
 
     def candidate(name: str, **changed: Any) -> Candidate:
-        loader_options: dict[str, Any] = {**options.loader, **changed}
-        return loader_candidate(data, split, options.batch_size, name=name, **loader_options)
+        return loader_candidate(data, split, options.batch_size, name=name, **{**options.loader, **changed})
 
     loader = candidate(LOADER)
     iteration: Any = loader.open()

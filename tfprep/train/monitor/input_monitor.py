@@ -132,10 +132,6 @@ class InputMonitor(Listener):
         if self.summary and (self.params or {}).get("verbose", 1):
             print(self.summary)
 
-    def step_done(self) -> None:
-        """See `Listener`."""
-        self._set_baseline()
-
     def failed(self) -> None:
         """See `Listener`."""
         self._end()
@@ -157,7 +153,7 @@ class InputMonitor(Listener):
         if self._log is None or not isinstance(self._watched, CustomLoop):
             raise TrainError("watch() measures inside `with InputMonitor(...) as monitor:`; call it there")
         batches = self._watched.watch(data, step)
-        self._set_baseline()
+        self.step_done()
         return batches
 
     def __enter__(self) -> InputMonitor:
@@ -231,7 +227,8 @@ class InputMonitor(Listener):
         arguments = weakref.WeakMethod(self._sample_in_time), self._every_s, self._stop
         threading.Thread(target=_call_often, args=arguments, name="tfprep-monitor", daemon=True).start()
 
-    def _set_baseline(self) -> None:
+    def step_done(self) -> None:
+        """See `Listener`. What the first step took does not count."""
         if self._begun:
             return
         self._begun = True
