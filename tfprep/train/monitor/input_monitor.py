@@ -72,6 +72,8 @@ class InputMonitor(Listener):
             raise TrainError(f"every_s is a number of seconds above 0, got {every_s!r}; for example 5")
         if not isinstance(wait_share, (int, float)) or not 0 <= wait_share <= 1:
             raise TrainError(f"wait_share is a share of the time, from 0 to 1, got {wait_share!r}; for example 0.1")
+        if "://" in str(log_dir):  # `Path` would make a folder "gs:" here
+            raise TrainError(f"log_dir is a local folder, got {str(log_dir)!r}; copy the folder, or take on_sample=")
         if on_sample is not None and not callable(on_sample):
             raise TrainError(f"on_sample is a function that is called with a dict, got {on_sample!r}")
         self.log_dir = Path(log_dir)
