@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
-from tfprep import augment
+from tfprep import Recipe, augment, codecs, sources
 from tfprep.augment.transform import effects_of
+from tfprep.errors import RecipeError
 from tfprep.fields import EFFECTS
+from tfprep.recipe.checks import check_kinds
 
 SIZE = (60, 80)
 OPS = [
@@ -64,3 +66,23 @@ def test_every_op_says_it():
     ops = {name for name in augment.__all__ if hasattr(getattr(augment, name), "effects")}
     assert ops <= named
     assert {"Flip", "Elastic", "RandAugment"} <= ops
+
+
+class Mirror:
+    """A user's op that mirrors."""
+
+    def __init__(self, effects):
+        self.effects = effects
+
+    def __call__(self, size, generator):
+        return augment.Flip(1).window(size, np.random.default_rng(0)).transform()
+
+
+@pytest.mark.parametrize("effects", ["flip", ("flips",), {"crop", "mirror"}])
+def test_effects_that_are_none_are_refused(effects):
+    """The rows of points would be taken for those of an image that is not mirrored."""
+    store = {"image": codecs.Png(), "points": codecs.Scalar()}
+    for op in (Mirror(effects), augment.Maybe(Mirror(effects))):
+        recipe = Recipe("r", sources.Folder(), store, geometry=[op])
+        with pytest.raises(RecipeError, match="holds names of crop, flip, resize, warp; that of"):
+            check_kinds(vars(recipe), {"image": "image", "points": "points"})

@@ -215,6 +215,10 @@ WRONG = [
         (IMAGE, "image", Transform(matrix, size), {}, "a size of at least 1 x 1 and a matrix that can be inverted")
         for matrix, size in ((np.diag([0.0, 1, 1]), (37, 53)), (np.eye(3), (0, 53)), (np.eye(3), (37, 0)))
     ),
+    *(
+        (IMAGE, "image", Transform(np.full((3, 3), bad), (37, 53)), {}, "a matrix that can be inverted")
+        for bad in (np.nan, np.inf)
+    ),
 ]
 
 

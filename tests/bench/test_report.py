@@ -38,7 +38,10 @@ def test_a_bench_as_text_and_as_json(result):
     assert document["limit"]["causes"][0] == result.limit.cause
     assert document["step"]["step_s"] == 0.02
     assert document["machine"]["cores"] == len(os.sched_getaffinity(0))
-    assert document["loader"]["images_per_s"]["median"] == result.rounds.images_per_s("loader").median
+    for name in ("loader", "first epoch"):
+        rates = document[name.replace(" ", "_")]["images_per_s"]
+        assert rates["median"] == result.rounds.images_per_s(name).median
+        assert f"{rates['median']:,.0f} ({rates['least']:,.0f} to {rates['greatest']:,.0f}) images/s" in printed
     assert document["against"]["<b>mine</b>"]["ratio"]["median"] > 0
 
 

@@ -449,6 +449,16 @@ def test_a_stored_field_follows_what_it_says(stored, field, ops):
     assert len(next(iter(stored.numpy_loader("train", 4, fields=["mask", field], geometry=ops)))[field]) == 4
 
 
+def test_zeros_and_ones_of_classes_are_not_rounded_by_mixup(stored):
+    """Stored, derived at load, and truth values: those of a mixed image would be those of one of its two."""
+    odd = derive.Own(lambda sample, draws: sample["mask"] % 2 > 0, reads=["mask"])
+    for name, made in {"parts": {}, "new": {"new": derive.OneHot(6)}, "odd": {"odd": odd}}.items():
+        options = {"fields": ["image", name], "derive": made, "geometry": [augment.Crop(9, 9)]}
+        with pytest.raises(LoaderError, match=f"MixUp cannot mix the class numbers of '{name}'; use CutMix"):
+            stored.numpy_loader("train", 4, mix=[augment.MixUp()], **options)
+        batches(stored, 1, batch_size=4, mix=[augment.CutMix()], **options)
+
+
 def quarters(sample, draws):
     return np.kron([[1, 2], [3, 4]], np.ones((24, 28))).astype(np.uint8)
 

@@ -21,12 +21,6 @@ def test_a_weighted_sum_of_bytes_is_exact():
         np.testing.assert_array_equal(rows, [(weight * a + (256 - weight) * b + 128) // 256, b])
 
 
-def test_truth_values_are_rounded_like_other_numbers():
-    rows = np.array([[True], [False]])
-    mix_rows(rows, [Mixture(100), Mixture()])
-    assert rows.tolist() == [[False], [False]]
-
-
 def test_what_cannot_be_mixed_is_refused(data):
     for options in ({"fields": ["image", "weight"]}, {"inputs": "image", "targets": "pose"}):
         with pytest.raises(

@@ -38,9 +38,20 @@ def test_ragged_sparse_and_empty_components(tf):
         train.check_batches([ragged])
     text = train.check_batches([(tf.sparse.from_dense([[1, 0], [0, 2]]), np.zeros([0, 3]))])
     assert text.splitlines() == [
-        "[0]: int32 (2,), from 1 to 2, mean 1.5",
+        "[0]: int32 (2, 2), from 1 to 2, mean 1.5",
         "[1]: float64 (0, 3), not checked: no values",
     ]
+
+
+def test_batches_with_other_numbers_of_ragged_or_sparse_values_are_right(tf):
+    boxes = [
+        tf.RaggedTensor.from_row_lengths(tf.random.normal([sum(counts), 4]), counts) for counts in ([2, 1], [0, 5])
+    ]
+    sparse = [tf.sparse.from_dense(dense) for dense in ([[1, 0], [0, 2]], [[0, 0], [0, 3]])]
+    for batches in (boxes, sparse):
+        assert train.check_batches([*batches, *batches]).count(" (2, ") == 1  # the size of a batch, not of its values
+    with pytest.raises(TrainError, match="batch sizes differ"):
+        train.check_batches([boxes[0], tf.concat(boxes, 0), boxes[1]])
 
 
 WRONG = {

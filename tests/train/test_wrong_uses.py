@@ -26,6 +26,7 @@ USES = {
     "endless seconds": (
         lambda tf, folder: train.InputMonitor(folder, every_s=float("inf")), "every_s is a number of seconds above 0, got inf",
     ),
+    "logs at a URL": (lambda tf, folder: train.InputMonitor("gs://bucket/logs"), "log_dir is a local folder, got 'gs://bucket"),
     "a share in percent": (
         lambda tf, folder: train.InputMonitor(folder, wait_share=10),
         r"wait_share is a share of the time, from 0 to 1, got 10; for example 0.1",

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from tfprep.errors import SampleError
+from tfprep.errors import RecipeError, SampleError
 from tfprep.fields import EFFECTS, Array, ImageArray, Size
 
 
@@ -116,8 +116,11 @@ class GeometryOp(Protocol):
 
 
 def effects_of(op: Any) -> frozenset[str]:
-    """Return what a geometry op may do to a frame, of `tfprep.fields.EFFECTS`; all of them if it does not say."""
-    return frozenset(getattr(op, "effects", EFFECTS))
+    """Return what a geometry op may do to a frame; all `tfprep.fields.EFFECTS` if it does not say. RecipeError for others."""
+    if not (effects := frozenset(getattr(op, "effects", EFFECTS))) <= EFFECTS:
+        rule = f"the attribute effects of a geometry op holds names of {', '.join(sorted(EFFECTS))}"
+        raise RecipeError(f"{rule}; that of {op!r} is {op.effects!r}: for example frozenset({{'crop'}})")
+    return effects
 
 
 class ColorOp(Protocol):

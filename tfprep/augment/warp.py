@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from math import ceil, hypot, isqrt
+from math import ceil, hypot, inf, isqrt
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -195,7 +195,7 @@ def _snapped(transform: Transform, size: Size, grid: Size, border: Border) -> tu
     """The transform that every field of a picture of `size` follows, snapped to the pixels of a raster of `grid` size, and the
     way to draw that raster."""
     matrices = (transform.matrix, *(matrix for matrix, _ in transform.bends))
-    if not all(map(_determinant, matrices)) or min(transform.size) < 1:  # OpenCV would draw something
+    if not all(0 < abs(_determinant(each)) < inf for each in matrices) or min(transform.size) < 1:  # OpenCV would draw
         rule = "a geometry op returns a size of at least 1 x 1 and a matrix that can be inverted"
         raise SampleError(f"{rule}, not {transform}", stage="geometry")
     view = _view(transform, size, grid, border)

@@ -48,9 +48,8 @@ def forms_of(recipe: Recipe, kinds: Mapping[str, Kind]) -> list[Form]:
 
     Derived inputs are stored, or computed by the loader.
     """
-    rasters = [name for name in recipe.store if kinds[name] in RASTER_KINDS]
-    images = [name for name in rasters if kinds[name] == "image"]
-    masks_and_maps = [name for name in rasters if kinds[name] != "image"]
+    images = [name for name in recipe.store if kinds[name] == "image"]
+    masks_and_maps = [name for name in recipe.store if kinds[name] in RASTER_KINDS - {"image"}]
     dtypes = {name: codec.dtype for name, codec in recipe.store.items() if isinstance(codec, Zstd | Raw)}
     small: dict[str, Codec] = {name: Zstd(dtype=dtypes.get(name)) for name in masks_and_maps}
     large: dict[str, Codec] = {name: Raw(dtype=dtypes.get(name)) for name in masks_and_maps}

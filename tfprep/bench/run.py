@@ -117,7 +117,7 @@ class Bench:
             "settings": dict(self.settings),
             "loader": rates[LOADER],
             "limit": self.limit.as_json(),
-            "first_epoch": {**rates[self.uncached], **self.first_epoch.as_json()},
+            "first_epoch": {**rates[self.uncached], "limit": self.first_epoch.as_json()},
             "against": {
                 name: {**rates[name], "ratio": asdict(self.rounds.ratio(LOADER, name))} for name in self.baselines
             },
@@ -156,8 +156,7 @@ def bench(
     machine = this_machine(data.path)
 
     def candidate(name: str, **changed: Any) -> Candidate:
-        loader_options: dict[str, Any] = {**options.loader, **changed}
-        return loader_candidate(data, split, options.batch_size, name=name, **loader_options)
+        return loader_candidate(data, split, options.batch_size, name=name, **{**options.loader, **changed})
 
     loader = candidate(LOADER)
     iteration: Any = loader.open()

@@ -132,9 +132,12 @@ def _check_given(flags: dict[str, Any]) -> None:
 def _repeated(name: str, make: Callable[[], Iterable[Any]]) -> Iterator[Any]:
     """Yield the batches of one epoch after another, each from a new call."""
     while True:
-        batches = iter(make())
+        made = make() if callable(make) else None
+        batches: Iterator[Any] = iter(() if made is None else made)
         if (first := next(batches, None)) is None:
-            raise LoaderError(f"{name} returned an iterable without batches")
+            raise LoaderError(
+                f"{name} gave no batch: it has to be a function that returns an iterable of them (is `return` missing?)"
+            )
         yield first
         yield from batches
 

@@ -230,8 +230,7 @@ def plan_augmentation(
         LoaderError: A field cannot follow the geometry, or an op cannot work on what is loaded.
     """
     derived = {name: specs[name] for name in options.derive}
-    names = dict.fromkeys((*outputs.fields, *sorted(needed)))
-    read = {name: specs[name] for name in names if name in specs and name not in derived}
+    read = {name: specs[name] for name in (*outputs.fields, *sorted(needed)) if name in specs and name not in derived}
     chains, training = _chains(options), bool(options.training)
     ops = [op for _, forms in chains for geometry, _ in forms for op in geometry]
     _check_fields(datasets, ops, read)
@@ -316,8 +315,7 @@ def _chains(options: LoaderOptions) -> list[tuple[str, list[Chain]]]:
     at = next((at for at, op in enumerate(geometry) if _by_epoch(op)), None)
     if at is None:
         return [("", [(geometry, color)])]
-    forms = list(_by_epoch(geometry[at]).values())
-    forms = forms if options.training else forms[-1:]  # in evaluation the last one
+    forms = [*_by_epoch(geometry[at]).values()][0 if options.training else -1 :]  # in evaluation the last one
     return [("", [((*geometry[:at], form, *geometry[at + 1 :]), color) for form in forms])]
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from tfprep.augment.mixing import CutMix, MixUp
 from tfprep.dataset import Dataset
+from tfprep.derive import OneHot
 from tfprep.derive.inputs import follows_of
 from tfprep.errors import LoaderError
 from tfprep.fields import EFFECTS, RASTER_KINDS, Array, FieldSpec, Kind
@@ -44,19 +45,13 @@ class Mixture(NamedTuple):
 
 @dataclass(frozen=True)
 class Mixing:
-    """The ops that mix, one of them for each sample, all equally likely; the outputs that are mixed; and the labels that become
-    one-hot, or have a number for each class already, with the number of classes, by output."""
+    """The ops that mix, one of them for each sample, all equally likely, none in evaluation; the outputs that are mixed; and the
+    labels that become one-hot, or have a number for each class already, with the number of classes, by output."""
 
     ops: tuple[MixUp | CutMix, ...]
     seed: int
-    training: bool
     rasters: tuple[str, ...]
     labels: Mapping[str, int]
-
-    @property
-    def mixes_samples(self) -> bool:
-        """Return True if any sample is mixed with its partner."""
-        return bool(self.ops) and self.training
 
     def delivered(self, outputs: Outputs) -> Outputs:
         """Return the outputs with one-hot labels."""
@@ -95,7 +90,12 @@ def plan_mixing(options: LoaderOptions, dataset: Dataset, outputs: Outputs, spec
     ops = tuple(options.mix)
     follows = {name: frozenset(info.follows) for name, info in dataset.infos.items()}
     follows |= {name: follows_of(op) for name, op in options.derive.items()}
-    kinds = {output.name: {specs[name].kind for name in output.fields if name in specs} for output in outputs.outputs}
+    made_by = {name: str(one.get("type")) for name, one in dataset.manifest.recipe.get("derive", {}).items()}
+    made_by |= {name: type(op).__name__ for name, op in options.derive.items()}
+    # Of 0 and 1 the mean would be rounded: a map that holds them counts as a mask.
+    one_hot = {n for n, spec in specs.items() if spec.dtype == "bool" or made_by.get(n, "").endswith(OneHot.__name__)}
+    kind_of: dict[str, Kind] = {n: "mask" if n in one_hot and s.kind == "map" else s.kind for n, s in specs.items()}
+    kinds = {output.name: {kind_of[name] for name in output.fields if name in specs} for output in outputs.outputs}
     classes = {name: names for name, names in dataset.classes.items() if name not in options.derive}
     labels = {
         output.name: _class_count(output, options.one_hot, classes)
@@ -120,7 +120,7 @@ def plan_mixing(options: LoaderOptions, dataset: Dataset, outputs: Outputs, spec
         raise LoaderError(
             "mix: CutMix cuts the same box from all images of a sample; give all views one size, or take MixUp"
         )
-    return Mixing(ops, options.seed, bool(options.training), tuple(output.name for output in rasters), labels)
+    return Mixing(ops if options.training else (), options.seed, tuple(output.name for output in rasters), labels)
 
 
 def _class_count(output: Output, one_hot: bool | int, classes: Mapping[str, Sequence[str]]) -> int:
@@ -174,7 +174,7 @@ def mix_batch(values: dict[str, Any], mixing: Mixing, start: int, stop: int) -> 
                 "all of them"
             )
         values[name] = (labels[:, None] == np.arange(classes)).astype(np.float32)
-    if not mixing.mixes_samples or not count:
+    if not mixing.ops or not count:
         return
     height, width = values[mixing.rasters[0]].shape[1:3] if mixing.rasters else (1, 1)
     mixtures = [mixing.mixture(position, height, width) for position in range(start, stop)]
@@ -219,7 +219,7 @@ def _blend(own: Array, other: Array, weight: int) -> None:
     if own.dtype == np.uint8:
         a, b = own.reshape(1, -1), other.reshape(1, -1)
         cv2.addWeighted(a, weight / PARTS, b, 1 - weight / PARTS, _HALF_UP, dst=a)
-    elif own.dtype.kind in "biu":
+    elif own.dtype.kind in "iu":
         wide = own.astype(np.int64) * weight + other.astype(np.int64) * (PARTS - weight)
         own[...] = (wide + PARTS // 2) >> 8
     else:

@@ -356,7 +356,7 @@ def _schedule(
         rows=rows,
         groups=groups,
         counts=counts[0] if len(set(counts)) == 1 else np.repeat(counts, [part.samples for part in table.parts]),
-        partners=mixing is not None and mixing.mixes_samples,
+        partners=mixing is not None and bool(mixing.ops),
         since=augmentation.since if augmentation else (),
         buckets=buckets,
     )

@@ -33,23 +33,24 @@ def check_batches(dataset: Any, batches: int = 4, *, num_classes: int | None = N
     Raises:
         TrainError: There are problems (the text has all of them), or the dataset is empty.
     """
-    seen: dict[str, list[Array]] = {}
+    seen, shapes_of = dict[str, list[Array]](), dict[str, list[tuple[Any, ...]]]()
     for element in itertools.islice(dataset, batches):
         for path, value in keras.tree.flatten_with_path(element):
             name = "".join(f"[{key!r}]" for key in path) or "batch"
             seen.setdefault(name, []).append(_array(value))
+            shapes_of.setdefault(name, []).append(tuple(getattr(value, "shape", ())))
     if not seen:
         raise TrainError("the dataset gave no batch: it is empty, or its filter lets nothing through")
     lines, problems = [], []
     for name, arrays in seen.items():
-        values = np.concatenate([array.ravel() for array in arrays])
-        line = f"{name}: {values.dtype} {' or '.join(map(str, dict.fromkeys(array.shape for array in arrays)))}"
+        values, shapes = np.concatenate([array.ravel() for array in arrays]), shapes_of[name]
+        line = f"{name}: {values.dtype} {' or '.join(map(str, dict.fromkeys(shapes)))}"
         if values.size and values.dtype.kind in "biuf":
             lines.append(f"{line}, from {values.min():g} to {values.max():g}, mean {values.mean():.4g}")
             is_input = name.startswith("[0]") and any(other.startswith("[1]") for other in seen)
             is_weight = name.startswith("[2]") and values.dtype.kind == "f"
             classes = None if is_input or is_weight else num_classes
-            problems += [f"{name}: {text}" for text in _problems(arrays, values, classes)]
+            problems += [f"{name}: {text}" for text in _problems(shapes, values, classes)]
         else:
             lines.append(f"{line}, not checked: no {'numbers' if values.size else 'values'}")
     if problems:
@@ -62,10 +63,8 @@ def _array(value: Any) -> Array:
 
     Of a ragged or sparse tensor these are the values that it stores.
     """
-    if hasattr(value, "flat_values"):
-        value = value.flat_values
-    elif hasattr(value, "dense_shape"):
-        value = value.values
+    value = getattr(value, "flat_values", value)
+    value = value.values if hasattr(value, "dense_shape") else value
     if hasattr(value, "detach"):  # PyTorch
         value = value.detach().cpu()
         value = value.float() if value.is_floating_point() else value
@@ -73,21 +72,21 @@ def _array(value: Any) -> Array:
     return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
 
 
-def _problems(arrays: list[Array], values: Array, num_classes: int | None) -> Iterator[str]:
+def _problems(shapes: list[tuple[Any, ...]], values: Array, num_classes: int | None) -> Iterator[str]:
     is_float = values.dtype.kind == "f"
-    if len({array.shape[1:] for array in arrays}) > 1:
+    if len({shape[1:] for shape in shapes}) > 1:
         yield "shapes differ; each new shape is a new trace. Resize or pad in the pipeline"
-    elif len({array.shape for array in arrays[:-1]}) > 1:
+    elif len(set(shapes[:-1])) > 1:
         yield "batch sizes differ before the last batch; batch after filtering"
     if is_float and not np.isfinite(values).all():
         yield f"{np.count_nonzero(~np.isfinite(values))} values are NaN or infinite"
     if values.size > 1 and (values == values[0]).all():
         yield f"all values are {values[0]}; is the right file read, and is it shuffled before it is batched?"
-    is_image = arrays[0].ndim == 4 and bool({arrays[0].shape[1], arrays[0].shape[-1]} & {1, 3})
+    shape = shapes[0]
+    is_image = len(shape) == 4 and bool({shape[1], shape[-1]} & {1, 3})
     largest = values[np.isfinite(values)].max(initial=0)
     if is_image and is_float and largest > _UNSCALED:
         yield f"float images up to {largest:g}; divide by 255, or keep uint8 and let the model's first layer do it"
-    shape = arrays[0].shape
     is_mask, is_vector = len(shape) <= 3 or shape[3:] == (1,), shape[1:] in ((), (1,))
     is_label = (is_vector and (values == np.rint(values)).all()) if is_float else is_mask
     if num_classes is not None and is_label:

@@ -44,9 +44,8 @@ def isolated(function: Callable[..., Result], *args: Any, **kwargs: Any) -> Resu
             outcome, content = receiver.recv()
         except EOFError:
             process.join()
-            was = "was " if process.exitcode < 0 else ""
-            ending = f"{was}{ending_of(process.exitcode)} before it had a result"
-            raise TrainError(f"the process of {name} {ending}") from None
+            ending = f"{'was ' if process.exitcode < 0 else ''}{ending_of(process.exitcode)}"
+            raise TrainError(f"the process of {name} {ending} before it had a result") from None
     if outcome == "failed":
         error, trace = content
         error.add_note(f"in the process of {name}:\n{trace}")

@@ -253,7 +253,7 @@ class BatchAssembler:
         if mixing is not None:
             start, stop = self._plan.schedule.span(batch.step)  # of all rows but a partner after them
             mix_batch(batch.values, mixing, start, stop)
-            if mixing.mixes_samples:  # the partner goes
+            if mixing.ops:  # the partner goes
                 batch.values = {name: value[: stop - start] for name, value in batch.values.items()}
         for name in self._plan.channels_first:
             batch.values[name] = _channels_first(batch.values[name])

@@ -298,10 +298,9 @@ def _stage_cause(spent: Sample) -> Cause | None:
 
 def _map_advice(first: str, worst: Stage | None, spent: Sample) -> str:
     """Add to `first` what the pipeline does not do yet."""
-    kinds = spent.pipeline.kinds
     if spent.pipeline.python:
         return f"{first}, or write it with TensorFlow ops"
-    parallel = any(kind.startswith("Parallel") or "AndBatch" in kind for kind in kinds)
+    parallel = any(kind.startswith("Parallel") or "AndBatch" in kind for kind in spent.pipeline.kinds)
     parallel |= worst is not None and worst.parallelism > 1
     if parallel or not spent.pipeline.maps:
         return first

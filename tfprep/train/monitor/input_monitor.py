@@ -72,6 +72,8 @@ class InputMonitor(Listener):
             raise TrainError(f"every_s is a number of seconds above 0, got {every_s!r}; for example 5")
         if not isinstance(wait_share, (int, float)) or not 0 <= wait_share <= 1:
             raise TrainError(f"wait_share is a share of the time, from 0 to 1, got {wait_share!r}; for example 0.1")
+        if "://" in str(log_dir):  # `Path` would make a folder "gs:" here
+            raise TrainError(f"log_dir is a local folder, got {str(log_dir)!r}; copy the folder, or take on_sample=")
         if on_sample is not None and not callable(on_sample):
             raise TrainError(f"on_sample is a function that is called with a dict, got {on_sample!r}")
         self.log_dir = Path(log_dir)
@@ -132,10 +134,6 @@ class InputMonitor(Listener):
         if self.summary and (self.params or {}).get("verbose", 1):
             print(self.summary)
 
-    def step_done(self) -> None:
-        """See `Listener`."""
-        self._set_baseline()
-
     def failed(self) -> None:
         """See `Listener`."""
         self._end()
@@ -157,7 +155,7 @@ class InputMonitor(Listener):
         if self._log is None or not isinstance(self._watched, CustomLoop):
             raise TrainError("watch() measures inside `with InputMonitor(...) as monitor:`; call it there")
         batches = self._watched.watch(data, step)
-        self._set_baseline()
+        self.step_done()
         return batches
 
     def __enter__(self) -> InputMonitor:
@@ -231,7 +229,8 @@ class InputMonitor(Listener):
         arguments = weakref.WeakMethod(self._sample_in_time), self._every_s, self._stop
         threading.Thread(target=_call_often, args=arguments, name="tfprep-monitor", daemon=True).start()
 
-    def _set_baseline(self) -> None:
+    def step_done(self) -> None:
+        """See `Listener`. What the first step took does not count."""
         if self._begun:
             return
         self._begun = True

@@ -211,8 +211,9 @@ def timed_tensors(source: Any, clock: WaitClock) -> Any:
         iterator = tf.nest.pack_sequence_as(sources.element_spec, components, expand_composites=True)
         with tf.control_dependencies([tf.numpy_function(asking, [], tf.bool)]):
             element = iterator.get_next()
-        first = next(part for part in tf.nest.flatten(element, expand_composites=True) if part is not None)
-        shape = tf.zeros([0], tf.int32) if first.dtype == tf.variant else tf.shape(first)
+        first = next(part for part in tf.nest.flatten(element) if part is not None)
+        first = first.row_lengths() if isinstance(first, tf.RaggedTensor) else first
+        shape = tf.shape(first) if getattr(first, "dtype", tf.variant) != tf.variant else tf.zeros([0], tf.int32)
         tf.numpy_function(answered, [shape], tf.bool)  # a side effect: runs before the function returns
         answer = element if plain else tf.experimental.Optional.from_value(element)
         return tf.nest.flatten(answer, expand_composites=True)
