@@ -256,7 +256,7 @@ def test_init_says_why_it_draws_no_samples(succeed, tmp_path, monkeypatch):
     for number in range(3):  # only its beginning, with the size, can be read
         (tmp_path / f"raw/{number}.jpg").write_bytes((tmp_path / "whole.jpg").read_bytes()[:900])
     (tmp_path / "recipe-preview.png").write_bytes(b"of another folder")
-    out = succeed("init", "raw")
+    out = succeed("init", "raw", "--as", "images")
     assert "check: no picture of samples could be drawn: " in out
     assert not (tmp_path / "recipe-preview.png").exists()
 

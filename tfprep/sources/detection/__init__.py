@@ -6,5 +6,5 @@ reads. Files that are left over, and doubts, refuse the layout.
 
 from __future__ import annotations
 
-LAYOUTS = ("coco", "voc", "yolo", "labelme", "table", "masks", "folders", "images", "archives", "arrays", "videos")
+LAYOUTS = ("coco", "voc", "yolo", "table", "masks", "folders", "images", "archives", "arrays", "videos")
 """The layouts that `tfprep init --as` names."""

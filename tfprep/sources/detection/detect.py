@@ -13,21 +13,16 @@ from typing import Any
 from tfprep.errors import SourceError, TfprepError
 from tfprep.sources.annotations.listing import ORPHAN
 from tfprep.sources.archives import Archives
-from tfprep.sources.detection.annotated import coco, labelme, voc, yolo
 from tfprep.sources.detection.facts import FEW_WRONG, Facts, Reading, Remark, look
-from tfprep.sources.detection.files import ANSWERS, FEW, Files
-from tfprep.sources.detection.pictures import archives, arrays, folders, masks, videos, with_classes
-from tfprep.sources.detection.tables import tables
+from tfprep.sources.detection.files import Files
+from tfprep.sources.detection.rules import RULES, folders, masks, with_classes
 from tfprep.sources.folder import Folder
 from tfprep.sources.paired import Paired
 from tfprep.sources.patterns import compile_pattern, image_suffix, is_test
 from tfprep.sources.pixels import Pixels
 from tfprep.sources.splits import Fractions
 
-_RULES = (yolo, coco, voc, labelme, tables, archives, arrays, videos, masks, folders)
-_PIXELS = Pixels(background=(255, 255, 255)), Pixels(), Pixels(page=0)
-"""What to do with images that do not become 8-bit RGB without loss."""
-MOST_PATTERNS, _NAMED, _MOST_READINGS, _OF_COLORS = 6, 3, 3, 300
+MOST_PATTERNS, _NAMED, _MOST_READINGS = 6, 3, 3
 
 
 class NotRecognized(SourceError):
@@ -65,9 +60,7 @@ def detect(folder: Path, layout: str | None = None, ignore: Sequence[str] = ()) 
     nearest = [one for one in readings if (len(one.left), bool(one.doubts)) == least or one.layout == "masks"]
     causes += [doubt for one in nearest for doubt in one.doubts]
     if nearest and nearest[0].left:
-        other_tools = any(path.endswith((".xml", ".json", ".txt")) for path in nearest[0].left)
-        fix = " (annotations of other tools: see docs/sources.md)" * other_tools
-        causes.append(f"no source reads {listed_files(nearest[0].left)}{fix}")
+        causes.append(f"no source reads {listed_files(nearest[0].left)} (annotations of other tools: docs/sources.md)")
     if not causes:
         of_layout = f" as --as {layout} says" if layout is not None else ""
         records = ": `tfprep index` reads TFRecords in place" if "tfrecord" in "".join(files.every[:_NAMED]) else ""
@@ -78,25 +71,24 @@ def detect(folder: Path, layout: str | None = None, ignore: Sequence[str] = ()) 
 def _readings(files: Files, layout: str | None) -> tuple[list[Reading], list[str]]:
     """Return the sources that fit the folder, with what they leave over and what is doubtful, and why others do not fit it."""
     readings, causes, masked = list[Reading](), list[str](), False
-    for rule in _RULES:
+    for rule in RULES:
         if rule in (masks, folders) and any(not one.doubts and not one.left for one in readings):
             break  # they read images only, and would leave over what that source reads
-        try:
-            for proposal in rule(files):
+        proposals = rule(files)
+        while True:
+            try:
+                proposal = next(proposals)
                 masked |= rule is masks
                 if layout in (None, proposal.layout):
-                    try:
-                        readings.append(_accounted(proposal, files))
-                    except TfprepError as error:
-                        causes += [*proposal.doubts, str(error)]
-        except TfprepError as error:
-            causes.append(str(error))
+                    readings.append(_accounted(proposal, files))
+            except StopIteration:
+                break
+            except TfprepError as error:
+                causes.append(str(error))
     if layout is not None:
         return [replace(one, remarks=[(0, text) for _, text in one.remarks]) for one in readings], causes
-    if any(isinstance(one.source, Paired) and not one.doubts for one in readings):  # masks are not of a class
-        readings = [one for one in readings if not isinstance(one.source, Folder)]
-    elif masked:
-        readings = [one for one in readings if one.layout != "folders" or not one.doubts]
+    if masked:  # which are not images of a class
+        readings = [one for one in readings if one.layout != "folders"]
     return readings, causes
 
 
@@ -105,59 +97,50 @@ def _accounted(proposal: Reading, files: Files) -> Reading:
     source, facts, remarks = _fitted(proposal, files)
     if not facts.opened or len(facts.problems) == facts.opened:
         such = "".join((": ", *facts.problems)[:2])
-        raise SourceError(f"none of {facts.opened} samples that were opened can be read{such}")
+        reasons = "\n".join((*proposal.doubts, f"none of {facts.opened} samples that were opened can be read{such}"))
+        raise SourceError(reasons)
     if ignored := sum(hash(path) in facts.used for path in files.ignored):
         raise SourceError(f"the source reads {ignored} files that --ignore names: move them out of the folder")
-    every, declared = files.every, {*proposal.declared}
-    texts = (text for text in declared.difference(every) if re.search("[*{]", text))
-    patterns = [compile_pattern(text, "init") for text in texts]
-    unread = (path for path in every if hash(path) not in facts.used and path not in declared)
-    unread = (path for path in unread if not ANSWERS.fullmatch(path))
+    exact = {*proposal.declared}
+    patterns = [compile_pattern(text, "init") for text in exact.difference(files.every) if re.search("[*{]", text)]
+    unread = (path for path in files.every if hash(path) not in facts.used and path not in exact)
     left = [path for path in unread if all(pattern.match_path(path) is None for pattern in patterns)]
-    classes = {*facts.objects}.union(*facts.labels.values())
-    if classes and proposal.layout != "yolo" and len(left) <= FEW:  # YOLO's say which number a class has
-        left = [path for path in left if sorted(filter(classes.__contains__, files.lines(path))) != sorted(classes)]
-    of_tests = {folder for folder in files.images if is_test(folder) and not facts.splits.keys() & {*folder.split("/")}}
+    of_tests = {
+        folder for folder in files.image_folders if is_test(folder) and not facts.splits.keys() & {*folder.split("/")}
+    }
     unlabeled = {path for path in left if image_suffix(path) and path.rpartition("/")[0] in of_tests}
-    if unlabeled and any(unlabeled.issuperset(couple) for pair in files.pairs for couple in pair.files):
+    if unlabeled and any(unlabeled.issuperset(couple) for _, _, pairs in files.pairs for couple in pairs):
         unlabeled = set()  # such as masks
-    remarks += [*_about_splits(source, facts, files), *_about_samples(source, facts, files)]
-    such = listed_files(sorted(unlabeled))
-    remarks += [(0, f"images of a test split have no labels, and are left out: {such}")] if unlabeled else []
-    left = sorted({*left} - unlabeled)
-    return replace(proposal, source=source, facts=facts, remarks=[*proposal.remarks, *remarks], left=left)
+    if unlabeled:
+        such = listed_files(sorted(unlabeled))
+        remarks.append((0, f"images of a test split have no labels, and are left out: {such}"))
+    remarks = [*proposal.remarks, *remarks, *_about_splits(source, facts, files), *_about_samples(source, facts, files)]
+    return replace(proposal, source=source, facts=facts, remarks=remarks, left=sorted({*left} - unlabeled))
 
 
 def _fitted(proposal: Reading, files: Files) -> tuple[Any, Facts, list[Remark]]:
     """Return the form of a proposed source with which samples can be built, facts about them, and what is to be said."""
     source, remarks = proposal.source, list[Remark]()
-    looked = partial(look, root=files.root, there=files.hashes)
+    looked = partial(look, root=files.root, paths=files.hashes)
     facts = looked(source)
     bare = {split for split, n in facts.splits.items() if facts.empty[split] == n}
-    lost = {split for split in bare if is_test(split) or not facts.objects}
-    splits = tuple(split for split in facts.splits if split not in lost)
-    if twice := facts.twice:  # a doubt, whose recipe builds
-        splits = (max(facts.splits, key=facts.splits.__getitem__),)
+    splits = tuple(
+        split for split in facts.splits if split not in bare or ("objects" in facts.labels and not is_test(split))
+    )
     if 0 < len(splits) < len(facts.splits) and not isinstance(source.splits, Fractions | str):
-        source = replace(source, splits=splits)
-        facts = replace(looked(source), twice=twice)
+        facts = looked(source := replace(source, splits=splits))
     if isinstance(source, Paired) and source.mask is not None:
         numbered, remarks = with_classes(source, facts.masks)
-        if numbered.palette:  # each color that is missed rejects the masks that have it
-            numbered, remarks = with_classes(source, looked(source, samples=_OF_COLORS).masks)
         source, facts = (numbered, looked(numbered)) if numbered != source else (source, facts)
     elif facts.masks:  # of a table or an archive
         paired, remarks = with_classes(Paired("*", "masks"), facts.masks)
-        if paired.numbers or paired.palette:
+        if paired.numbers:
             remarks = [(1, f"{text}, as sources.Paired reads masks in files of their own") for _, text in remarks]
-    for form in (*proposal.others, *(_PIXELS if hasattr(source, "pixels") else ())):
-        if len(facts.problems) > (0 if form is _PIXELS[0] else FEW_WRONG * facts.opened):
-            is_pixels = isinstance(form, Pixels)
-            other = replace(source, pixels={"image": form}) if is_pixels else replace(form, splits=source.splits)
-            found = looked(other)
-            source, facts = (other, found) if len(found.problems) < len(facts.problems) else (source, facts)
-    if isinstance(source, Folder | Paired) and isinstance(source.splits, Fractions) and facts.dicom:
-        source = replace(source, splits=replace(source.splits, stratify=None, group_by="PatientID"))
+    if facts.problems and hasattr(source, "pixels"):  # images that do not become 8-bit RGB without loss
+        forms = (Pixels(background=(255, 255, 255)), Pixels(), Pixels(page=0))
+        found = [(other, looked(other)) for other in (replace(source, pixels={"image": form}) for form in forms)]
+        few = FEW_WRONG * facts.opened
+        source, facts = min([(source, facts), *found], key=lambda one: max(few, len(one[1].problems)))
     return source, facts, remarks
 
 
@@ -167,24 +150,24 @@ def _about_splits(source: Any, facts: Facts, files: Files) -> Iterator[Remark]:
     if len(names) > 1 and sum(names.values()) == total:  # a word in some names, as of a train on rails, says nothing
         words = words | names
     if isinstance(source.splits, Fractions):
+        if files.paths(".dcm"):
+            yield 1, "DICOM files of one patient may get into two splits (splits=Fractions(..., group_by='PatientID'))"
         if len(words) > 1 or 0 < sum(words.values()) < total:
             yield 1, f"names say {' and '.join(sorted(words))}, and this recipe draws new splits from all of them"
-        header = "\n".join(files.lines("README.md")).partition("configs:")[2].partition("---")[0]  # of Hugging Face
-        if named := re.findall(r"(?:split|data_dir|drop_labels): *\S+", header):
-            yield 1, f"README.md has configs with {', '.join(named)}, and this recipe draws new splits"
+        if re.search(rb"^configs:", files.head("README.md"), re.MULTILINE):
+            yield 1, "configs: in README.md may say the splits of Hugging Face, and this recipe draws new ones"
     elif len(facts.splits) == 1:
         yield 0, f"all samples are in the split {min(facts.splits)!r}; none is left for another (splits=)"
-    else:
-        training = next((split for split in sorted(facts.classes) if "train" in split.lower()), "")
-        for split, classes in facts.classes.items() if training else ():
-            if strange := sorted(classes - facts.classes[training]):
-                such = f"{split} has the classes {', '.join(strange[:3])}, which {training} does not have"
-                yield int("{label}" in repr(source)), such  # a table or an array may mean it
-    trains = " ".join(split for split in facts.splits if not is_test(split))
-    if " " in trains and re.search("train[_-]?val", trains, re.IGNORECASE):
+    trains = [split for split in facts.splits if not is_test(split)]
+    for split, classes in facts.classes.items():
+        in_train = set[str]().union(*(facts.classes[one] for one in facts.classes if "train" in one.lower()))
+        if in_train and (strange := sorted(classes - in_train)):
+            yield (
+                int("{label}" in repr(source)),
+                f"{split} has the classes {', '.join(strange[:3])}, which train does not have",
+            )
+    if len(trains) > 1 and any(re.search("train[_-]?val", split, re.IGNORECASE) for split in trains):
         yield 1, f"images of {', '.join(facts.splits)} may be in two splits (splits= takes some of them)"
-    if facts.twice:
-        yield 1, f"{facts.twice} images are in two samples, or in two splits"
     if facts.copies:
         yield 1, f"{facts.copies} of {facts.opened} images opened are in two splits, with the same name and bytes"
 
@@ -199,7 +182,7 @@ def _about_samples(source: Any, facts: Facts, files: Files) -> Iterator[Remark]:
         yield 0, f"{len(files.ignored)} files are left out by --ignore"
     if dropped := len(facts.dropped):
         such = f"{dropped} annotations are dropped, such as {facts.dropped[0]}"
-        yield dropped / (dropped + sum(facts.objects.values())), such
+        yield dropped / (dropped + sum(facts.labels["objects"].values())), such
     for split, count in facts.empty.items():
         if count > FEW_WRONG * (total := facts.splits[split]):
             yield 1, f"{split}: {count} of {total} samples have no objects or masks; are their annotations missing?"
@@ -208,12 +191,10 @@ def _about_samples(source: Any, facts: Facts, files: Files) -> Iterator[Remark]:
             yield 1, f"{reason}: {count}"
     if facts.problems:
         such = f"{len(facts.problems)} of {facts.opened} samples opened, such as {facts.problems[0]}"
-        yield 1 if facts.unequal else len(facts.problems) / facts.opened, f"the build rejects {such}"
+        yield len(facts.problems) / facts.opened, f"the build rejects {such}"
     few, total = [path for path, drawn in facts.drawn.items() if drawn], len(facts.drawn)
     if isinstance(source, Folder | Archives) and total > len(few) >= total / 4:
-        of_few, of_pictures = ({path.rpartition("/")[0] for path in paths} for paths in (few, facts.drawn.keys() - few))
-        if "label" not in facts.kinds or of_few.isdisjoint(of_pictures):
-            yield 1, f"files such as {few[0]} have few colors, as masks have, and others are pictures"
+        yield 1, f"files such as {few[0]} have few colors, as masks have, and others are pictures"
 
 
 def patterns_of(paths: Sequence[str]) -> Counter[str]:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tfprep import images
-from tfprep.errors import MissingDependencyError, SampleError
+from tfprep.errors import MissingDependencyError, SampleError, SourceError
 from tfprep.fields import Kind, Size
 from tfprep.seeding import sample_hash
 from tfprep.sources.patterns import split_words
@@ -24,10 +24,12 @@ MOST_COLORS = 64
 LOSSY = "JPEG does not keep class numbers: write masks as PNG"
 FEW_WRONG = 0.1
 """The share of samples that may be wrong, or have no objects. Of COCO's images 1 % have none; Ultralytics advise up to 10 %."""
-_RGB = "uint8 [H, W, 3]"
 _SAMPLES = 24
 """Number of samples that are opened: those with the smallest hashes, which is a fair and repeatable choice."""
 _SIDE_SEEN, _PIXELS_PER_COLOR, _SHOWN = 256, 8, 12
+
+Remark: TypeAlias = tuple[float, str]
+"""What a user should check, and the share of samples that may be wrong: above `FEW_WRONG` it refuses the source."""
 
 
 @dataclass
@@ -36,32 +38,25 @@ class Facts:
 
     kinds: Mapping[str, Kind]  # of each field
     splits: Counter[str] = field(default_factory=Counter)  # number of samples
-    labels: dict[str, dict[str, int]] = field(default_factory=dict)  # number of samples by label field and class
-    objects: dict[str, int] = field(default_factory=dict)  # number of objects by class
+    labels: dict[str, dict[str, int]] = field(
+        default_factory=dict
+    )  # number of samples or objects by label field and class
     classes: dict[str, set[str]] = field(default_factory=dict)  # of the samples in each split
     empty: Counter[str] = field(default_factory=Counter)  # by split: without an object, or a file beside the image
     tally: dict[str, int] = field(default_factory=dict)  # what the source passed over
     dropped: list[str] = field(default_factory=list)  # what is wrong with annotations that the source drops
     used: set[int] = field(default_factory=set)  # `hash` of the path of each file that samples are made of
-    twice: int = 0  # number of images that belong to two samples
     folder_words: Counter[str] = field(default_factory=Counter)  # words for splits in their folders
     file_words: Counter[str] = field(default_factory=Counter)  # and in the names of their files
     opened: int = 0
     problems: list[str] = field(default_factory=list)  # what is wrong with samples
-    unequal: bool = False  # one of these problems is a mask of another size than its image
     sizes: list[Size] = field(default_factory=list)  # (height, width)
-    forms: dict[str, str] = field(default_factory=dict)  # dtype and channels by key, if they may not become 8-bit RGB
     turned: int = 0  # number of images that their EXIF orientation turns
+    deep: bool = False  # True if images do not become 8-bit RGB
     drawn: dict[str, bool] = field(default_factory=dict)  # by key: has the image few colors, as masks have?
-    dicom: bool = False  # one is a DICOM file
     mask_numbers: dict[str, set[int]] = field(default_factory=dict)  # class numbers in masks by field
     masks: list[bytes] = field(default_factory=list)  # the files of masks whose numbers are not changed
     copies: int = 0  # number of images that another split has too, with the same name and bytes
-
-    @property
-    def deep(self) -> bool:
-        """True if the images do not become 8-bit RGB."""
-        return bool({*self.forms.values()} - {_RGB})
 
     def lines(self) -> list[str]:
         """Return the facts in words, one line for each."""
@@ -70,56 +65,71 @@ class Facts:
         sizes = dict.fromkeys(f"{width} x {height}" for height, width in (*by_area[:1], *by_area[-1:]))
         lines = [f"{sum(self.splits.values())} samples: {_counted(self.splits)}"]
         lines += [f"{name}: {len(counts)} classes: {_counted(counts)}" for name, counts in self.labels.items()]
-        lines += [f"objects of {len(self.objects)} classes: {_counted(self.objects)}"] if self.objects else []
         lines += [f"further fields: {', '.join(further)}"] if further else []
         lines += [f"image sizes, {len(self.sizes)} opened: {' to '.join(sizes)}"] if sizes else []
         lines += [f"turned by EXIF, {len(self.sizes)} opened: {self.turned}"] if self.turned else []
-        lines += [f"image dtype and channels: {_counted(Counter(self.forms.values()))}"] if self.deep else []
+        lines += ["images are not 8-bit RGB, and are stored without loss"] if self.deep else []
         for name, numbers in self.mask_numbers.items():
             lines.append(f"{name}: class numbers {', '.join(map(str, sorted(numbers)))} in the masks opened")
         return lines + [f"{reason}: {count}" for reason, count in self.tally.items()]
 
 
-def look(source: Source, root: Path, there: Collection[int] = (), samples: int = _SAMPLES) -> Facts:
-    """List all samples and open some of them. `there` is the `hash` of the path of each file of the folder.
+@dataclass(frozen=True)
+class Reading:
+    """One way to read a folder: a source that a rule proposes, and what is found out about it."""
+
+    layout: str  # by its name in `tfprep.sources.detection.LAYOUTS`
+    source: Any
+    declared: Sequence[str] = ()  # patterns and paths of further files that the rule explains
+    remarks: Sequence[Remark] = ()
+    facts: Facts = field(default_factory=lambda: Facts({}))
+    left: Sequence[str] = ()  # paths of files that it does not read and the rule does not explain
+
+    @property
+    def doubts(self) -> list[str]:
+        """The reasons to refuse the source unless the user asks for it."""
+        return [text for share, text in self.remarks if share > FEW_WRONG]
+
+    def lines(self) -> list[str]:
+        """Return the source, the facts, and what should be checked, one line for each."""
+        return [repr(self.source), *self.facts.lines(), *(f"check: {text}" for _, text in self.remarks)]
+
+
+def look(source: Source, root: Path, paths: Collection[int] = ()) -> Facts:
+    """List all samples and open some of them. `paths` is the `hash` of the path of each file of the folder.
     SourceError if the source does not fit the folder."""
     listing = source.scan(root)
     facts = Facts(listing.kinds)
     places = {name: place for place, name in enumerate(listing.values)}
-    counts = {name: Counter[int]() for name in places if listing.kinds.get(name) == "label"}
-    objects, unlabeled = Counter[int](), 0
+    labels = {name: listing.classes[name] for name in places if listing.kinds.get(name) == "label"}
+    labels |= {"objects": listing.classes.get("box_labels", ())} if "objects" in places else {}
+    counts = {name: Counter[int]() for name in labels}
+    unlabeled, references = 0, set[int]()
     chosen: list[tuple[int, int, Entry]] = []
-    members = set[int]()  # of archives
     for number, entry in enumerate(listing.entries):
         image, *beside = (hash(parse_reference(file).file) for file in entry.files)
-        reference = hash(entry.files[0])
-        seen = facts.used if reference == image else members
-        facts.twice += reference in seen
-        seen.add(reference)
+        references.add(hash(entry.files[0]))
         facts.used.update((image, *beside))
-        facts.empty[entry.split] += image in there and any(path not in there for path in beside)
+        facts.empty[entry.split] += image in paths and any(path not in paths for path in beside)
         facts.splits[entry.split] += 1
         folder, _, name = entry.key.rpartition("/")
         facts.folder_words.update(set(split_words(folder)))
         facts.file_words.update(split_words(name)[:1])
         for name, count in counts.items():
             value = entry.values[places[name]]
+            if name == "objects":
+                facts.empty[entry.split] += not value["objects"]
+                facts.dropped += value.get("dropped", ())
+                value = [one["label"] for one in value["objects"] if one.get("label") is not None]
             numbers = value if isinstance(value, list) else [] if value is None else [value]
             count.update(numbers)
-            if name == "label":
-                facts.classes.setdefault(entry.split, set()).update(listing.classes[name][n] for n in numbers)
+            facts.classes.setdefault(entry.split, set()).update(labels[name][n] for n in numbers)
             unlabeled += value is None
-        if "objects" in places:
-            annotations = entry.values[places["objects"]]["objects"]
-            facts.dropped += entry.values[places["objects"]].get("dropped", ())
-            objects.update(annotation["label"] for annotation in annotations if annotation.get("label") is not None)
-            facts.empty[entry.split] += not annotations
         ranked = (-sample_hash(0, entry.key), number, entry)
-        (heapq.heappush if len(chosen) < samples else heapq.heappushpop)(chosen, ranked)
-    for name, count in counts.items():
-        facts.labels[name] = {label: count[n] for n, label in enumerate(listing.classes[name])}
-    names = listing.classes.get("box_labels") or listing.classes.get("mask", ())[1:]
-    facts.objects = {names[n] if n < len(names) else str(n): count for n, count in sorted(objects.items())}
+        (heapq.heappush if len(chosen) < _SAMPLES else heapq.heappushpop)(chosen, ranked)
+    if twice := sum(facts.splits.values()) - len(references):
+        raise SourceError(f"{twice} images are in two samples, or in two splits of {source!r}")
+    facts.labels = {name: {label: counts[name][n] for n, label in enumerate(labels[name])} for name in labels}
     facts.tally = dict(listing.tally) | ({"rejected, because the label is empty": unlabeled} if unlabeled else {})
     facts.opened = len(chosen)
     facts.mask_numbers = {name: set() for name, kind in listing.kinds.items() if kind == "mask"}
@@ -128,9 +138,6 @@ def look(source: Source, root: Path, there: Collection[int] = (), samples: int =
             _open(facts, source, root, listing, entry)
         except (SampleError, MissingDependencyError) as error:
             facts.problems.append(f"{entry.key}: {error}")
-    for usual, _ in Counter(facts.forms.values()).most_common(1):  # a field has one dtype and number of channels
-        others = (key for key, form in facts.forms.items() if form != usual)
-        facts.problems += [f"{key}: {facts.forms[key]}, and most images are {usual}" for key in others]
     return facts
 
 
@@ -140,10 +147,9 @@ def _open(facts: Facts, source: Source, root: Path, listing: Listing, entry: Ent
     image = next((name for name, kind in listing.kinds.items() if kind == "image"), "")
     raw: dict[str, Any] = {**read_files(root, listing.files, entry)}
     raw |= zip(listing.values, entry.values, strict=True)
-    size = None
+    size = decoders[image].size(raw) if image in decoders else None
     if "image" in raw:
         facts.drawn[entry.key] = has_few_colors(raw["image"])
-        facts.dicom |= images.is_dicom(raw["image"])
         facts.turned += images.file_orientation(raw["image"], 0) > 1
         folder, slash, name = entry.files[0].rpartition("/")
         twins = {folder.replace(entry.split, split) + slash + name for split in facts.splits} - {entry.files[0]}
@@ -151,23 +157,18 @@ def _open(facts: Facts, source: Source, root: Path, listing: Listing, entry: Ent
     for name in facts.mask_numbers:  # before the image, which may need `Pixels`
         if isinstance(raw.get(name), bytes) and images.is_jpeg(raw[name]):
             raise SampleError(LOSSY)
-        if name not in decoders:
-            facts.masks.append(raw[name])
-    if image in decoders:
-        size = decoders[image].size(raw)
-    elif "image" in raw:
+        facts.masks += [raw[name]] if name not in decoders else []
+    if "image" in raw and size is None:
         size = images.image_size(raw["image"])
         if not images.is_jpeg(raw["image"]):
             images.decode_image(raw["image"], background=None)
     facts.sizes += [] if size is None else [size]
     decoded = {name: decoder.decode(raw, size) for name, decoder in decoders.items()}
-    if image in decoded:
-        facts.forms[entry.key] = f"{decoded[image].dtype} [H, W, {decoded[image].shape[2]}]"
+    facts.deep |= image in decoded and (decoded[image].dtype != np.uint8 or decoded[image].shape[2] != 3)
     for name, numbers in facts.mask_numbers.items():
         mask = decoded[name] if name in decoded else images.decode_mask(raw[name])
         if size is not None and mask.shape[:2] != size:
             sizes = [f"{width} x {height}" for height, width in (mask.shape[:2], size)]
-            facts.unequal = True
             raise SampleError(f"{name} is {sizes[0]}, and its image {sizes[1]}")
         numbers.update(np.unique(mask).tolist())
 
@@ -183,32 +184,6 @@ def has_few_colors(data: bytes) -> bool:
     height, width, channels = pixels.shape
     few = pixels[:: 1 + height // _SIDE_SEEN, :: 1 + width // _SIDE_SEEN].reshape(-1, channels)
     return len(np.unique(few, axis=0)) <= min(MOST_COLORS, len(few) // _PIXELS_PER_COLOR)
-
-
-Remark: TypeAlias = tuple[float, str]
-"""What a user should check, and the share of samples that may be wrong: above `FEW_WRONG` it refuses the source."""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """One way to read a folder: a source that a rule proposes, and what is found out about it."""
-
-    layout: str  # by its name in `tfprep.sources.detection.LAYOUTS`
-    source: Any
-    declared: Sequence[str] = ()  # patterns and paths of further files that the rule explains
-    remarks: Sequence[Remark] = ()
-    others: Sequence[Any] = ()  # forms of the source, of which the first is taken whose samples can be built
-    facts: Facts = field(default_factory=lambda: Facts({}))
-    left: Sequence[str] = ()  # paths of files that it does not read and the rule does not explain
-
-    @property
-    def doubts(self) -> list[str]:
-        """The reasons to refuse the source unless the user asks for it."""
-        return [text for share, text in self.remarks if share > FEW_WRONG]
-
-    def lines(self) -> list[str]:
-        """Return the source, the facts, and what should be checked, one line for each."""
-        return [repr(self.source), *self.facts.lines(), *(f"check: {text}" for _, text in self.remarks)]
 
 
 def _counted(counts: Mapping[str, int]) -> str:

@@ -1,0 +1,628 @@
+"""Rules that propose sources: for annotations of objects, tables, archives, arrays, videos, masks and class folders."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from math import prod
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from tfprep.errors import MissingDependencyError, SampleError, SourceError
+from tfprep.fields import Kind
+from tfprep.images import HASH_BITS, decode_mask, perceptual_hash
+from tfprep.images.pillow import opened
+from tfprep.sources.annotations import Coco, ObjectTable, Voc, Yolo
+from tfprep.sources.annotations.coco import CocoFile, image_file_name
+from tfprep.sources.annotations.yolo import DataYaml, images_in, label_path
+from tfprep.sources.archives import ARCHIVE_SUFFIXES, Archives, members, split_name
+from tfprep.sources.arrays import Arrays, StoredArray, stored_arrays
+from tfprep.sources.detection.facts import MOST_COLORS, Reading, Remark
+from tfprep.sources.detection.files import FEW, Files, below, may_hold_data, splits_for, splits_of
+from tfprep.sources.folder import Folder
+from tfprep.sources.paired import CAMVID_CLASSES, Paired
+from tfprep.sources.patterns import Template, columns_of, image_suffix, is_test, literal, split_form, split_words
+from tfprep.sources.raw import read_raw, read_whole
+from tfprep.sources.rows import BATCH_ROWS, TABLE_SUFFIXES, column_names, declared_classes, file_columns, rows_of
+from tfprep.sources.splits import Fractions
+from tfprep.sources.table import Table
+from tfprep.sources.video import VIDEO_SUFFIXES, Video
+
+# --- YOLO, COCO and Pascal VOC --------------------------------------------------------------------------------------
+
+_CLASS_NAMES = re.compile(r"(?:.*/)?(?:(?:predefined_)?classes\.txt|.*\.(?:names|labels))", re.IGNORECASE)
+_YOLO_OBJECT = re.compile(r"\d+(?:\s+-?\d+(?:\.\d+)?(?:e-?\d+)?){4,}", re.IGNORECASE)
+
+
+def yolo(files: Files) -> Iterator[Reading]:
+    """Yield the sources of YOLO's labels: YAML files, else labels and a list of class names. SourceError if there is no list."""
+    lists = [path for path in files.paths(".txt", ".names", ".labels") if _CLASS_NAMES.fullmatch(path)]
+    yamls = [path for path in files.paths(".yaml", ".yml") if re.search(rb"^names\s*:", files.head(path), re.MULTILINE)]
+    found: list[tuple[Yolo, list[str], list[Remark]]] = []
+    for path in yamls:
+        data = DataYaml.read(files.root, path)
+        labels_of = {
+            split: [label_path(image) for place in places for image in images_in(files.root, place, Counter())]
+            for split, places in data.places.items()
+        }
+        bare = [split for split, labels in labels_of.items() if files.hashes.isdisjoint(map(hash, labels))]
+        own = tuple(split for split in data.places if split not in (*data.twins, *bare))
+        remarks = [(0.0, f"{path}: {n} is {where!r}, which is not in this folder") for n, where in data.missing.items()]
+        remarks += [(0.0, f"{path}: {n} names the images of {twin}, and is left out") for n, twin in data.twins.items()]
+        remarks += [(0.0, f"{path}: no image of {split} has labels: the split is left out") for split in bare]
+        same = [names for names in lists if tuple(files.lines(names)) == data.names]
+        declared = [path, *same, *chain(*data.places.values(), *labels_of.values())]
+        found.append((Yolo(data=path, splits=own if own and (data.missing or bare) else None), declared, remarks))
+    labels = [path for path in files.paths(".txt") if path not in lists and not yamls]
+    labels = [path for path in labels if os.path.splitext(os.path.basename(path))[0] in files.places]
+    lines = [line for path in labels[:FEW] for line in files.lines(path)]
+    patterns = files.beside(labels) if 2 * sum(map(bool, map(_YOLO_OBJECT.fullmatch, lines))) > len(lines) else None
+    if patterns is not None and not lists:
+        rule = "are YOLO's labels, and no data.yaml, classes.txt or obj.names has the names of their classes"
+        raise SourceError(f"{patterns[1]} {rule}: write classes.txt with a name on each line")
+    if patterns is not None:
+        same = [path for path in lists if files.lines(path) == files.lines(lists[0])]
+        # CVAT lists the images in train.txt. A further list, which may be of another split, is left over.
+        every = [path for path in files.paths(".txt") if os.path.basename(path) == "train.txt"]
+        source = Yolo(lists[0], *patterns, splits=splits_for(patterns[0]))
+        found.append((source, [patterns[1], *same, *every, *files.paths(".data")], []))
+    for proposed, declared, remarks in found:
+        few = [one for entry in islice(proposed.scan(files.root).entries, FEW) for one in entry.values[0]["objects"]]
+        corners = {len(one["polygons"][0]) // 2 if "polygons" in one else 0 for one in few}
+        if corners == {4}:
+            remarks.append((0, "objects have four corners: if they are oriented, their boxes are those around them"))
+            corners = set()
+        further = ["points"] * any("points" in one for one in few) or ["instances"] * bool(corners and 0 not in corners)
+        source = replace(proposed, fields=("boxes", "box_labels", *further)) if further else proposed
+        yield Reading("yolo", source, declared, remarks)
+
+
+_MOST_JSON = 1000
+"""Number of JSON files that are opened: COCO has a few, LabelMe has one for each image."""
+
+
+def coco(files: Files) -> Iterator[Reading]:
+    """Yield the sources of COCO's files; captions, panoptic segments, and key points beside other objects are side files."""
+    sides: list[str] = []
+    groups: dict[str, list[str]] = {}
+    for path in files.paths(".json")[:_MOST_JSON]:
+        head = files.head(path)
+        text = read_whole(files.root / path) if re.search(rb'"(?:categories|caption|category_id)"', head) else b""
+        if b'"images"' in text and (re.search(rb'"segments_info"|"caption"\s*:', head) or b'"annotations"' not in text):
+            sides += [literal(path), f"**/{literal(os.path.splitext(os.path.basename(path))[0])}/*.png"]
+        elif b'"images"' in text:
+            groups.setdefault(split_form(path), []).append(path)
+    proposals = [_coco(files, pattern, paths) for pattern, paths in groups.items()]
+    of_objects = [one for one in proposals if "points" not in one.source.kinds()] or proposals
+    sides += [path for one in proposals if one not in of_objects for path in one.declared]
+    for proposal in of_objects:
+        yield replace(proposal, declared=(*proposal.declared, *sides))
+
+
+def _coco(files: Files, pattern: str, paths: Sequence[str]) -> Reading:
+    """Return the source of COCO's files of one pattern with the fields of their annotations. SourceError without their images."""
+    places, listed, objects, remarks = set[str](), list[str](), list[Any](), list[Remark]()
+    for path in paths:
+        images = list(CocoFile.read(files.root / path).images())
+        names = [str(image_file_name(image)) for image, _ in images]
+        place = files.image_place(names, path, "it lists")
+        listed += [below(place, name) for name in names]
+        places.add(split_form(place) if {*split_words(place)} == {*split_words(path)} else literal(place))
+        objects += [one for _, of_image in images for one in of_image if isinstance(one, dict)]
+    if len(places) != 1:
+        raise SourceError(f"the images of {paths[0]} and {paths[1]} are in folders that differ in more than the split")
+    first, drawn = [*objects, {}][0], [bool(one.get("segmentation")) for one in objects]
+    has_masks = 10 * sum(drawn) >= 9 * len(drawn) > 0
+    fields = ("boxes",) * bool("bbox" in first or any(drawn[:1])) + ("box_labels",)
+    fields += ("instances",) * has_masks + ("points",) * ("keypoints" in first)
+    splits = splits_of(pattern, paths) or splits_for(pattern, images=listed)
+    said = (key for image, _ in images[:1] for key, value in image.items() if split_form(str(value)) == "{split}")
+    if isinstance(splits, Fractions) and (key := next(said, "")):
+        remarks.append((1, f"{paths[0]}: {key!r} of an image may say its split, and this recipe draws new ones"))
+    source = Coco(pattern, below(places.pop(), "{file_name}"), fields=fields, splits=splits)
+    return Reading("coco", source, paths, remarks)
+
+
+def voc(files: Files) -> Iterator[Reading]:
+    """Yield the source of Pascal VOC's XML files for single images."""
+    notes = files.paths(".xml")
+    heads = [files.head(path) for path in notes[:FEW]]
+    is_voc = all(b"<annotation" in head and b"<image " not in head for head in heads)
+    # Masks have the names of the annotations too.
+    photos = [path for path in files.every if not re.search(r"(?:^|/)Segmentation(?:Class|Object)/", path)]
+    patterns = replace(files, every=photos).beside(notes) if notes and is_voc else None
+    if patterns is None:
+        return
+    image, note = patterns
+    source = Voc(image, note, splits=splits_for(image), fields=("boxes", "box_labels", "difficult"), first_pixel=1)
+    prefix = note.rpartition("/")[0].rpartition("/")[0]
+    start = below(prefix, "ImageSets/Main/")
+    if lists := [os.path.basename(path)[:-4] for path in files.paths(".txt") if path.startswith(start)]:
+        own = [name for name in lists if split_form(name) == "{split}" and name != "trainval"]
+        source = replace(source, sets=f"{start}{{split}}.txt", splits=tuple(own) if own not in ([], lists) else None)
+    sides = ("SegmentationClass/**/*", "SegmentationObject/**/*", "ImageSets/**/*.txt", "labelmap.txt")
+    check = (0, "pixels are taken to be counted from 1 (first_pixel=)")
+    yield Reading("voc", source, (note, *(below(prefix, side) for side in sides)), [check])
+
+
+# --- tables ---------------------------------------------------------------------------------------------------------
+
+_LABELS = {
+    *("label", "labels", "class", "classes", "classname", "classid", "classlabel", "category", "categoryid", "labelname"),
+    *("species", "target", "diagnosis", "breed", "dx", "tags", "findinglabels", "attributeids", "emotion", "variety"),
+}  # fmt: skip
+_SPLITS = {"split", "subset", "partition", "set", "datasplit", "dataset", "usage", "fold", "kfold", "isvalid"}
+_BOXES = (
+    ("xyxy", "xmin ymin xmax ymax, x0 y0 x1 y1, x1 y1 x2 y2, left top right bottom"),
+    ("center_xywh", "xcenter ycenter width height, xcenter ycenter w h, cx cy width height, cx cy w h"),
+    ("xywh", "xmin ymin width height, x y width height, x y w h, bbox, bboxes, box, boxes"),
+)
+"""Names of the columns of boxes, in lower case and without other characters, and the form of their numbers."""
+_NUMBER = re.compile(r"-?\d+(?:[.]\d*)?(?:e-?\d+)?")
+_NO_CLASS = re.compile(r"[\[{].*|-?\d*[.]\d*[1-9]\d*")
+"""Cells that are lists as text, or numbers with fractions."""
+_MOST_TEXT = 400
+_FLAGS = ({"0", "1"}, {"-1", "1"}, {"true", "false"})
+
+
+@dataclass
+class _Head:
+    """The first rows of a table."""
+
+    path: str
+    columns: Mapping[str, Sequence[Any]]  # without those that hold files
+    stored: Sequence[str]  # the columns that hold files
+    image: str = ""  # the path of an image with columns in braces, or the column that holds it; "" without images
+    remarks: list[Remark] = field(default_factory=list)
+
+    def filled(self, column: str) -> list[Any]:
+        """Return the values of a column that are not empty."""
+        return [value for value in self.columns[column] if value not in (None, "")]
+
+    def images(self, image: str) -> list[str]:
+        """Return the path of the image of each row; [] if the table itself holds them."""
+        template = Template.parse(image if "{" in image else f"{{{image}}}")
+        columns = [] if self.stored else [map(str, self.columns[name]) for name in template.holes]
+        rows = (dict(zip(template.holes, row, strict=True)) for row in zip(*columns, strict=True))
+        return [template.fill(row.__getitem__).replace("\\", "/") for row in rows]
+
+    def doubt(self, text: str, certain: bool = False) -> None:
+        """Note what a user has to check, and refuse the table unless it is certain."""
+        self.remarks.append(
+            (int(not certain), f"{self.path}: {text if len(text) <= _MOST_TEXT else text[:_MOST_TEXT] + ' …'}")
+        )
+
+
+def _plain(column: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", column.lower())
+
+
+def tables(files: Files) -> Iterator[Reading]:
+    """Yield the sources of tables whose rows name images, those of one split each together. SourceError if one cannot be read."""
+    grouped: dict[str, list[str]] = {}
+    for path in files.paths(*TABLE_SUFFIXES):
+        shards = re.sub(r"\d+(?=-of-|\.parquet)|(?<=-of-)\d+", "*", path)  # of one split
+        grouped.setdefault(split_form(shards), []).append(path)
+    for pattern, paths in grouped.items():
+        head = _head(files, next((path for path in paths if "train" in "".join(split_words(path))), paths[0]))
+        if head.image and (reading := _table(files, pattern, paths, head)):
+            yield reading
+
+
+def _head(files: Files, path: str) -> _Head:
+    """Return the first rows of a table, and where the images are that a column names. SourceError if they are nowhere."""
+    stored = file_columns(files.root / path) if path.lower().endswith(".parquet") else []
+    names = [name for name in column_names(files.root / path) if name.partition(".")[0] not in stored]
+    if image := next(filter(image_suffix, names), ""):
+        rule = "write a line with the names of the columns above it"
+        raise SourceError(f"{path}: the first line names {image!r}: {rule}")
+    rows = [cells for _, cells in islice(rows_of(files.root / path, names), BATCH_ROWS)]
+    head = _Head(path, dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else {}, stored)
+    found = {("image" if "image" in stored else stored[0]): True} if stored else dict[str, bool]()
+    for column in filter(None, head.columns if not stored else ()):
+        cells = [str(cell).replace("\\", "/") for cell in head.filled(column) if isinstance(cell, str | int)]
+        are_files = bool(cells) and all(map(image_suffix, cells[:FEW]))
+        for suffix in ("", *sorted({suffix for _, suffix in files.images})) if cells else ():
+            spelled = [f"{cell}{suffix}" for cell in cells[:FEW]]
+            try:
+                place = files.image_place(spelled, path, f"{column!r} names")
+                found[below(literal(place), f"{{{column}}}{suffix}") if place or suffix else column] = are_files
+            except SourceError:
+                if all(map(files.folders_of, spelled)):
+                    found[f"**/{{{column}}}{suffix}"] = are_files
+                elif are_files and not suffix and files.images:
+                    raise
+    head.image = max(found, key=found.__getitem__, default="")
+    # A column of numbers may name images by chance, but then it names some of them twice.
+    named = {image: head.images(image) for image in found}
+    named = {image: of for image, of in named.items() if found[image] or len({*of}) == len(of) or image == head.image}
+    if len({tuple(images[:FEW]) for images in named.values()}) > 1:
+        head.doubt(f"{' and '.join(named)} name different images, such as views or masks")
+    return head
+
+
+def _table(files: Files, pattern: str, paths: Sequence[str], head: _Head) -> Reading | None:
+    """Return the source of the tables of one pattern; None if they hold nothing about their images."""
+    columns = {path: {*column_names(files.root / path)} for path in paths}
+    kept = [path for path in paths if columns[head.path] <= columns[path]]
+    unlabeled = [path for path in paths if path not in kept and is_test(path)]
+    place, slash, name = head.image.rpartition("/")
+    table = pattern
+    splits: Any = splits_of(pattern, kept)
+    if "{split}" in pattern and split_words(place) == split_words(head.path):
+        place = split_form(place, True)
+    said = {c: {split_form(text) == "{split}" for text in {*map(str, head.filled(c))}} for c in head.columns}
+    if by_column := [c for c, are_splits in said.items() if are_splits == {True} and len(paths) == 1]:
+        table, splits = literal(head.path), by_column[0]
+    known = {"key", head.image, *Template.parse(head.image).holes, *by_column}.union(
+        *(columns[one] for one in unlabeled)
+    )
+    known |= {column.rpartition(".")[0] for column in head.columns}  # read as `objects.bbox`
+    known |= {f"{column}_shape" for column in head.columns}  # of our own exports
+    source = _source(files, head, table, place + slash + name, splits, [c for c in head.columns if c not in known])
+    for column in (c for c in head.columns if _plain(c) in _SPLITS or split_words(c) or True in said[c]):
+        if source is not None and isinstance(source.splits, Fractions):
+            head.doubt(f"the column {column!r} may say the splits, and this recipe draws new ones")
+    if unlabeled:
+        head.doubt(f"images of {', '.join(unlabeled)} have no labels, and are left out", certain=True)
+    of_tests = [one for one in (_head(files, path) for path in unlabeled) if one.image]
+    declared = (*kept, *unlabeled, *chain(*(one.images(one.image) for one in of_tests)))
+    return None if source is None else Reading("table", source, declared, head.remarks)
+
+
+def _source(files: Files, head: _Head, table: str, image: str, splits: Any, targets: Sequence[str]) -> Any:
+    """Return the source of a table with boxes, with labels, or with masks and texts; None if it has none of these."""
+    boxes, form = _boxes(head, targets)
+    is_export = "".join(boxes) + "_shape" in head.columns
+    cells = head.filled(boxes[0]) if len(boxes) == 1 else []
+    nested = is_export or any(isinstance(cell, list) and isinstance([*cell, 0][0], list) for cell in cells)
+    of_boxes = [c for c in targets if nested and re.search("categor|box_label|objects.label", c.lower())]
+    texts = [c for c in targets if c.lower() in ("text", "caption")]
+    targets = [c for c in targets if c not in (*boxes, *of_boxes, *texts)]
+    varied = [c for c in targets if len({*map(str, head.columns[c])}) > 1]
+    label = _label(head, files, targets, varied, may_lack=bool(boxes or texts or head.stored))
+    folders = {path.rpartition("/")[0] for path in head.images(head.image) if label is None}
+    unread = [c for c in varied if c not in (label if isinstance(label, tuple) else (label,))]
+    unread += [f"the folders, such as {folder}" for folder in sorted(folders)[:1] if len(folders) > 1]
+    if unread:
+        text = " / ".join(str(cell) for column in unread for cell in head.columns.get(column, ()))
+        has_masks = re.search(r"\d[\d.]*([\[\](), ]+\d[\d.]*){2}", text) is not None  # as runs or corners
+        such = f"not read: {', '.join(unread)}{', which may hold masks' * has_masks} (label=, fields=)"
+        head.doubt(such, certain=not has_masks)
+    of_rows = bool(boxes and not nested)  # a row for each object
+    splits = splits or splits_for(table, label is not None and not of_rows, head.images(head.image))
+    options: dict[str, Any] = {"splits": splits, "box_format": "xyxy" if is_export else form}
+    if of_rows:
+        options |= {"splits": None, "split": splits} if isinstance(splits, str) and "{" not in splits else {}
+        return ObjectTable(table, image, label=label, boxes=boxes if len(boxes) == 4 else boxes[0], **options)
+    masks = [name for name in head.stored if name != head.image]
+    if len(masks) > 1 or not all(map(says_masks, masks)):
+        head.doubt(f"the images of {', '.join(map(repr, masks))} may be masks, or depths, edges and other pictures")
+    fields: dict[str, tuple[Kind, str]] = {"mask": ("mask", masks[0])} if masks else {}
+    fields |= {c: ("text", c) for c in texts}
+    fields |= {"boxes": ("boxes", boxes[0])} if nested else {}
+    fields |= {"box_labels": ("label", of_boxes[0])} if of_boxes else {}
+    separator = _separator(head, label) if isinstance(label, str) else None
+    if label is None and not fields and not head.stored:
+        return None
+    return Table(table, image, label, fields, separator=separator, **options)
+
+
+def _label(head: _Head, files: Files, targets: Sequence[str], varied: Sequence[str], may_lack: bool) -> Any:
+    """Return the column of the label by its name, else columns of 1 and 0; others are doubtful."""
+    declared = [c for c in targets if "." not in c and declared_classes(files.root / head.path, c) is not None]
+    if labels := declared or [c for c in targets if _plain(c) in _LABELS]:
+        different = {*zip(*(map(str, head.columns[c]) for c in labels), strict=True)}
+        if any(len({*map(str, head.columns[c])}) < len(different) for c in labels):  # not a number and a name of it
+            head.doubt(f"several columns may be the label ({', '.join(labels)})")
+        return min(labels, key=lambda c: all(map(_NUMBER.fullmatch, map(str, head.filled(c)))))
+    cells = {c: {str(cell).strip().lower().removesuffix(".0") for cell in head.filled(c)} for c in targets}
+    flags = [c for c, of_column in cells.items() if of_column and any(of_column <= pair for pair in _FLAGS)]
+    if len(varied) > 1 and {*varied} <= {*flags}:
+        head.doubt(f"each of {', '.join(flags)} is a class (label=)", certain=True)
+        return tuple(flags)
+    if may_lack or not varied:
+        return None
+    head.doubt(f"no column has the name of a label; it may be {', '.join(varied)} (label=)", certain=varied == flags)
+    return varied[0]
+
+
+def _separator(head: _Head, label: str) -> str | None:
+    """Return what divides the classes in the cells of a label, None if nothing does; note what is doubtful about them."""
+    values = head.filled(label)
+    cells = sorted({value.strip() if isinstance(value, str) else str(value) for value in values})
+    if any(isinstance(value, list) for value in values):
+        return None
+    if _plain(label) not in ("label", "labels", "class"):
+        head.doubt(f"the label is the column {label!r} (label=)", certain=True)
+    if strange := [*filter(_NO_CLASS.fullmatch, cells)] or cells * (not 1 < len(cells) < max(3, len(values))):
+        rule = "are lists, fractions, all different or all the same, not like classes"
+        scalar = f"(a number to predict is read by fields={{{label!r}: ('scalar', {label!r})}})"
+        head.doubt(f"{strange[0]!r:.40} and others in {label!r} {rule} {scalar}")
+    for separator in (one for one in "|;, " if any(one in cell for cell in cells)):
+        counts = Counter(part for cell in cells for part in {part.strip() for part in cell.split(separator)})
+        if separator == "|" or max(counts.values()) > 1:
+            shown = "; ".join(f"{cell!r} is {cell.split(separator)}" for cell in cells if separator in cell)
+            certain = separator == "|" or counts.keys() <= {*cells}
+            head.doubt(f"cells of {label!r} hold several classes, or one: {shown:.200} (separator=)", certain)
+            return separator
+    return None
+
+
+def _boxes(head: _Head, targets: Sequence[str]) -> tuple[tuple[str, ...], Any]:
+    """Return the columns that hold boxes, () if there are none, and their form."""
+    plain = {re.sub(r"^(?:bbox|box)(?=.)(?!es$)", "", _plain(c.rpartition(".")[2])): c for c in reversed(targets)}
+    if {"x3", "y3"} <= plain.keys():
+        raise SourceError(f"{head.path}: x1, y1, x2, y2, x3, y3 are points or corners: write them as COCO's keypoints")
+    for form, of_form in _BOXES:
+        for names in (one.split() for one in of_form.split(", ")):
+            columns = tuple(plain[name] for name in names if name in plain)
+            cells = [map(str, head.filled(column)) for column in columns if len(columns) == len(names)]
+            numbers = [[float(n) for cell in of_column for n in _NUMBER.findall(cell)] for of_column in cells]
+            if numbers and all(numbers):
+                are_shares = all(-0.01 <= value <= 1.01 for of_column in numbers for value in of_column)
+                return columns, f"rel_{form}" if are_shares else form
+    return (), "xyxy"
+
+
+# --- masks --------------------------------------------------------------------------------------------------------
+
+_MASK_WORD = re.compile(
+    r"(?:masks?|trimaps?|ann(?:o(?:t(?:ation)?)?)?s?|lab(?:els?)?|manual|seg(?:mentation)?s?|semantics?|gts?|ground[_ ]?truth"
+    r"|targets?)\d*",
+    re.IGNORECASE,
+)
+"""Names of masks."""
+_NOT_CLASSES = re.compile(r"instance|panoptic|depth|disp|flow|edge|boundar|normal(?!_)|object(?!ive)", re.IGNORECASE)
+"""Names of pictures whose numbers are not classes."""
+
+
+def says_masks(path: str, image: str = "") -> bool:
+    """Return True if words of a path, beside those of the path of the images, are those of masks with class numbers."""
+    words, of_image = ({*re.split(r"[/ _.*-]|\{split\}", one), *one.split("/")} for one in (path, image))
+    return any(map(_MASK_WORD.fullmatch, words - of_image)) and not _NOT_CLASSES.search(path)
+
+
+_DARKEST, _DIFFERENT_COUNTS = 64, 2
+
+
+def masks(files: Files) -> Iterator[Reading]:
+    """Yield sources of images with masks."""
+    for image, other, _ in files.pairs:
+        if os.path.splitext(image)[0] == os.path.splitext(other)[0] or says_masks(other, image):  # `a.jpg` and `a.png`
+            yield Reading("masks", Paired(image, other, splits=splits_for(image)))
+
+
+def with_classes(source: Paired, masks: Sequence[bytes]) -> tuple[Paired, list[Remark]]:
+    """Return the source with class numbers for these masks, and what is to be said about them."""
+    palettes, counts = set[bytes](), list[list[int]]()
+    for data in masks:
+        with suppress(SampleError), opened(data) as image:
+            palettes.add(bytes(image.getpalette() or ()))
+            counts.append(np.unique(decode_mask(data)).tolist())
+    numbers, most = sorted({*chain(*counts)}), max(map(len, counts), default=0)
+    if numbers in ([0, 255], [0, 65535]):
+        check = f"the masks hold 0 and {numbers[1]}: two classes, 0 and 1 (numbers=)"
+        return replace(source, numbers={0: 0, numbers[1]: 1}), [(0, check)]
+    if numbers and numbers[-1] == len(CAMVID_CLASSES) - 1 and str(source.mask).startswith("{split}annot/"):
+        check = f"the masks are taken for those of CamVid, in which {numbers[-1]} is void (void=)"
+        return replace(source, classes=CAMVID_CLASSES, void=numbers[-1]), [(0, check)]
+    remarks = list[Remark]()
+    classes = {*numbers} - {0, 255}
+    dark = sum(number < _DARKEST for number in classes)
+    if most > MOST_COLORS or (numbers and numbers[-1] > 255) or 2 * dark < len(classes):
+        shades = ", ".join(map(str, numbers[:8]))
+        remarks.append((1, f"the masks hold {shades}, ...: are these objects, depths, shades of gray or soft edges?"))
+    ends = {of_mask[-1] for of_mask in counts} - {0}
+    if len(ends) > _DIFFERENT_COUNTS and all({0, *one} == {*range(one[-1] + 1)} for one in counts):
+        rule = f"each mask holds 1, 2, 3, ... up to another number, at most {max(ends)}, as numbers of objects do"
+        remarks.append((1, f"{rule}; numbers={{0: 0, None: 1}} makes them one class"))
+    if len(palettes) > 1:
+        rule = "write masks with one palette, or without"
+        remarks.append((1, f"the palettes of {source.mask} differ, so that a number may stand for two classes: {rule}"))
+    return source, remarks
+
+
+# --- folders --------------------------------------------------------------------------------------------------------
+
+_SAMPLED = 8
+_IMAGE_WORD = r"i(?:mage|mg)s?|photos?|pictures?|pics?|dsc"
+_PARTS = (
+    rf"{_MASK_WORD.pattern}|{_IMAGE_WORD}|jpegimages|raw|rgb|inputs?|frames|instances?|panoptic|depths?|bands?|channels?|b\d\d"
+    r"|disp(?:arit(?:y|ies))?|flows?|surface_?normals|alphas?|mattes?|[hl]r|left|right|visible|vis?|thermal|infrared|n?ir|extra|anchors?"
+    r"|unlabell?ed|quer(?:y|ies)|gallery|database|index|ref(?:erence)?s?|dist(?:orted)?|contents?|styles?|sources?|fg|bg"
+    r"|clean|clear|noisy|haz[ey]|blur(?:red|ry)?|sharp|low|high|gray|grey|colou?r|original|augmented|resized|cropped|processed"
+)
+_PART = re.compile(rf"(?:{_PARTS})(?:[ _-]+(?:{_PARTS}))*[ _-]?\d*", re.IGNORECASE)
+"""Words for images, for what belongs to them, or for what was done to them: folders with such names are not classes."""
+_GROUP = re.compile(
+    r"(?:jan|feb|mar|apr|may|june?|july?|aug|sep|oct|nov|dec)[a-z]*(?:\W?\d+)?|[a-z]+day|new folder.*"
+    r"|(?:19|20)\d\d.*|t?\d\d[a-z]{3}|\d+x|\d{4,}|[\da-f]{8}[\da-f-]*",
+    re.IGNORECASE,
+)
+"""Folders of images that belong together: `March`, `2024-05 holiday`, `T32TMT`, `40X`, `69000`."""
+_NUMBER_OF_CLASS = re.compile(
+    r"[cfglnst]?(?:0|[1-9]\d?)|[1-9]\d\d|n\d{8}|(?:class|type|grade|level|stage)[ _-]?\w+", re.IGNORECASE
+)
+"""Numbers of classes: `7`, `c0`, `s40`, `type_2`, WordNet's `n01440764`. `P0012`, `week_3` and `07` may be of something else."""
+_BEGINNING = re.compile(r"(?:^|/)(?:([\da-f]{2,})/\1[\da-f]+|([A-Za-z])/\2[a-z]{2,}(?![a-z]).*)\.\w+$", re.IGNORECASE)
+"""Files in folders of the first letters of their names, or of the first digits of their hashes."""
+_PLAIN_NUMBER = re.compile(rf"(?:(?:{_IMAGE_WORD})[ _.-]?)?(?!0\d{{4,}}$)\d+", re.IGNORECASE)
+"""Names that programs give to the files of each folder. Numbers of five digits from 0 are frames of a video."""
+_ONE_SCENE_BITS = 16
+"""Perceptual hashes of unrelated pictures differ in about 32 of 64 bits, those of inverted ones in nearly all."""
+
+
+def folders(files: Files) -> Iterator[Reading]:
+    """Yield class folders or images without classes: each level of folders is a name, the split, or the class.
+
+    Where folders are doubtful, there is a source for each reading.
+    """
+    deepest = max((folder.count("/") for folder in files.image_folders), default=0)
+    # A folder of a test split may have no classes.
+    inner = [folder for folder in files.image_folders if not (is_test(folder) and folder.count("/") < deepest)]
+    columns = columns_of(inner) if inner else None
+    patterns, doubts = list[str](), list[str]()
+    if columns is None:
+        doubts = [f"images are in folders of several depths: {', '.join(sorted(inner, key=len)[:3])}, ..."]
+        start = f"{literal(prefix)}/" if "" not in inner and (prefix := os.path.commonpath(inner or [""])) else ""
+        patterns = [f"{start}{{label}}/**", f"{start}**/{{label}}/*", f"{start}**"] if inner else []
+    else:
+        places = [place for place, (form, _) in enumerate(columns) if not form]
+        doubts = [*_about_pairs(files)]
+        if len(places) > 1:
+            doubts.append(f"there are folders in folders ({', '.join(inner[:3])}); which are the classes?")
+        doubts += _about_classes(files, sorted({*columns[places[0]][1]})) if len(places) == 1 else []
+        places += [] if places and not doubts else [-1]  # no level is the class
+        for place in places:
+            levels = [form or ("{label}" if at == place else "*") for at, (form, _) in enumerate(columns)]
+            patterns.append("/".join([*levels, "**" if place >= 0 and inner == files.image_folders else "*"]))
+    for pattern in dict.fromkeys(patterns):
+        by_class = "{label}" in pattern
+        source = Folder(pattern, splits=splits_for(pattern, by_class))
+        unlabeled = [] if by_class else ["no folder or file says the classes of these images; their names may"]
+        remarks = [(1, doubt) for doubt in (*doubts, *unlabeled)]
+        yield Reading("folders" if by_class else "images", source, remarks=remarks)
+
+
+def _about_classes(files: Files, classes: Sequence[str]) -> Iterator[str]:
+    """Yield why names of folders may not be classes: by their words, or as some differ in a number only."""
+    if parts := [*filter(_PART.fullmatch, classes)]:
+        yield f"{', '.join(parts[:3])} do not have names of classes, but of images and what belongs to them"
+    forms = {name: re.sub(r"\d+|(?<=[ _-])[A-Za-z]$|(?<=[a-z])[A-Z]$", "0", name) for name in classes}
+    counts = Counter(forms.values())
+    numbered = [name for name, form in forms.items() if counts[form] > 1]
+    numbers = sorted(map(int, filter(str.isdecimal, numbered)))
+    later = bool(numbers) and numbers[0] > 1 and numbers[-1] - numbers[0] < len(numbers)  # such as 12, 13
+    if later or not all(map(_NUMBER_OF_CLASS.fullmatch, numbered)) or all(map(_GROUP.fullmatch, classes)):
+        yield f"{', '.join(classes[:3])} have names of dates, patients or sequences, not of classes"
+    if all(map(_BEGINNING.search, files.paths(*files.image_suffixes))):
+        yield f"{', '.join(classes[:3])} are the beginnings of the names inside, as shards of an archive are"
+
+
+def _about_pairs(files: Files) -> Iterator[str]:
+    """Yield the doubt that names correspond, as those of views of one image do. Files may be numbered in each folder."""
+    looked = 0
+    for image, other, paths in files.pairs:
+        stems = [os.path.splitext(os.path.basename(path))[0] for both in paths[:FEW] for path in both]
+        is_numbered = os.path.dirname(image) != os.path.dirname(other) and all(map(_PLAIN_NUMBER.fullmatch, stems))
+        looked += is_numbered
+        if not is_numbered or (looked <= _SAMPLED and _show_one_scene(files, paths)):
+            rule = f"{' and '.join(sorted((image, other)))} have names that correspond"
+            yield f"{rule}, as images and what belongs to them have"
+            return
+
+
+def _show_one_scene(files: Files, paths: Sequence[tuple[str, str]]) -> bool:
+    """Return True if images of one name look alike, or like inverted copies, as views of one scene do."""
+    distances = []
+    with suppress(SampleError, MissingDependencyError):
+        for both in paths[:_SAMPLED] if image_suffix(paths[0][0]) else ():
+            one, other = (perceptual_hash(read_raw(files.root, path)) for path in both)
+            bits = (one ^ other).bit_count()
+            distances.append(min(bits, HASH_BITS - bits))
+    return bool(distances) and median(distances) < _ONE_SCENE_BITS
+
+
+# --- archives, videos and arrays ----------------------------------------------------------------------------------------
+
+_ARCHIVES_READ, _MEMBERS_READ = 8, 20_000
+"""Number of archives that are listed, and of members of each: a tar file of a million takes 50 s."""
+_ARRAY_OF_CLASSES = re.compile(r"label|class|target|categor|(?<![A-Za-z])y(?![A-Za-z])", re.IGNORECASE)
+_EVERY = 25
+"""Frames from one that is taken to the next: about one for each second."""
+
+
+def archives(files: Files) -> Iterator[Reading]:
+    """Yield the source of tar or zip files with images, with the classes and splits that names inside of them give.
+    SourceError if one cannot be read."""
+    if packed := files.paths(".tgz", ".gz", ".bz2", ".xz", ".zst"):
+        raise SourceError(f"{packed[0]} is compressed as a whole, so that no member has a place of its own: unpack it")
+    paths = next(filter(None, map(files.paths, ARCHIVE_SUFFIXES)), [])
+    read = (islice(members(files.root / path, Counter()), _MEMBERS_READ) for path in paths[:_ARCHIVES_READ])
+    names = [*dict.fromkeys(member.name.removeprefix("./") for of_archive in read for member in of_archive)]
+    names = [name for name in names if may_hold_data(os.path.basename(name))]
+    inside = [name for name in names if image_suffix(name)]
+    if not inside:
+        return
+    pattern = re.sub(r"\d+", "*", split_form(paths[0]))
+    of_stem: dict[str, set[str]] = {}
+    for stem, ending in (split_name(name, False) for name in names):
+        of_stem.setdefault(stem, set()).add(ending.lower())
+    every = sorted(set[str]().union(*of_stem.values()))
+    images = tuple(one for one in every if one.count(".") == one.startswith("image.") and image_suffix(f"x.{one}"))
+    beside = set[str]().union(*(endings for endings in of_stem.values() if not endings.isdisjoint(images)))
+    masks = [ending for ending in sorted(beside) if image_suffix(ending) and says_masks(ending.rpartition(".")[0])][:1]
+    label = next((ending for ending in sorted(beside) if ending.rpartition(".")[2] == "cls"), None)
+    fields: dict[str, tuple[Kind, str]] = {"mask": ("mask", masks[0])} if masks else {}
+    fields |= {"text": ("text", "txt")} if "txt" in beside else {}
+    remarks = list[Remark]()
+    if images and (label or fields):  # as WebDataset's
+        stray = (endings for endings in of_stem.values() if endings.isdisjoint(images))
+        known = {*images, label, *(ending for _, ending in fields.values()), "key.txt", "json"}
+        unknown = ({*every} - known).union(*stray)
+        source = Archives(pattern, images, label, fields=fields, splits=splits_for(pattern, label is not None))
+        found = [Reading("archives", source)]
+    else:
+        unknown = {os.path.splitext(name)[1] for name in {*names}.difference(inside)}
+        found = []
+        for inner in folders(Files(files.root / paths[0], inside)):
+            image, has_classes = inner.source.image, "label" in inner.source.kinds()
+            of_archive = pattern.replace("{split}", "*") if "{split}" in image else pattern
+            splits = None if "{split}" in image else splits_for(pattern, has_classes)
+            source = Archives(of_archive, members=image if image != "*" else None, splits=splits)
+            found.append(Reading("archives", source, remarks=inner.remarks))
+    if unknown:
+        rule = f"holds further files ({', '.join(sorted(unknown)[:6])}): unpack it, and run init on the folder"
+        remarks.append((1, f"{paths[0]} {rule}"))
+    for reading in found:
+        yield replace(reading, declared=(pattern,), remarks=(*remarks, *reading.remarks))
+
+
+def videos(files: Files) -> Iterator[Reading]:
+    """Yield the sources of the videos of each suffix, in folders of splits and of classes as images are."""
+    for suffix in (one for one in VIDEO_SUFFIXES if one in files.by_suffix):
+        for inner in folders(replace(files, image_suffixes=(suffix,))):
+            pattern = inner.source.image + "/*" * inner.source.image.endswith("**") + suffix
+            source = Video(pattern, every=_EVERY, splits=splits_for(pattern))
+            check = (0, f"one of {_EVERY} frames is taken (every=)")
+            yield Reading("videos", source, (pattern,), (*inner.remarks, check))
+
+
+def arrays(files: Files) -> Iterator[Reading]:
+    """Yield the source of arrays in NumPy's files. Raises SourceError if nothing says which array holds the images."""
+    if idx := [path for path in files.every if "ubyte" in path.rpartition("/")[2]]:
+        rule = "is a file of MNIST's format (IDX): write it as an array of NumPy, as docs/sources.md shows"
+        raise SourceError(f"{idx[0]} {rule}")
+    texts = [literal(path) for path in files.paths(".npy")]
+    for path in files.paths(".npz"):
+        texts += [f"{literal(path)}:{one.name.removesuffix('.npy')}" for one in members(files.root / path, Counter())]
+    forms: dict[str, list[StoredArray]] = {}
+    for text in texts:
+        form = split_form(text.replace(":", "/"), True).replace(".npz/", ".npz:")
+        forms.setdefault(form, []).extend(stored_arrays(files.root, text))
+    if not forms:
+        return
+    images = [form for form, (one, *_) in forms.items() if len(one.shape) in (3, 4) and one.dtype.kind in "uif"]
+    labels = [form for form, (one, *_) in forms.items() if one.shape and prod(one.shape) == one.shape[0]]
+    shape = forms[images[0]][0].shape if images else ()
+    certain = len(images) == 1 and len(forms) == 1 + len(labels) <= 2 and all(map(_ARRAY_OF_CLASSES.search, labels))
+    # [N, H, W] or [N, H, W, C]. Other orders of the axes need channels_first=.
+    certain = certain and shape[3:] in ((), (1,), (3,), (4,)) and not {shape[1], *shape[2:3]} & {1, 3, 4}
+    shapes = ", ".join(f"{one.name} {one.dtype} {list(one.shape)}" for of_form in forms.values() for one in of_form[:2])
+    if not certain:
+        rule = "nothing says which array holds images [N, H, W] or [N, H, W, C] of at most 4 channels, and which their classes"
+        raise SourceError(f"{rule}: {shapes}; write the recipe with sources.Arrays (channels_first=)")
+    source = Arrays(images[0], next(iter(labels), None), splits=splits_for(images[0], bool(labels)))
+    check = (0, f"the arrays are {shapes}: each row of {images[0]} is an image")
+    yield Reading("arrays", source, [text.partition(":")[0] for text in texts], [check])
+
+
+RULES = (yolo, coco, voc, tables, archives, arrays, videos, masks, folders)
