@@ -157,18 +157,19 @@ def memory_report(model: Any, batch_size: int, *, data: Any = None) -> MemoryRep
 def _specs(model: Any, batch_size: int, data: Any) -> tuple[Any, Any]:
     """Return the specs of the inputs, and what `data` says of the targets; None where it says nothing."""
     if data is not None:
-        # A batch of a loader is one of an epoch: its plan says the same.
-        element = data.element_spec if hasattr(data, "element_spec") else _planned(data.pipeline.outputs)
+        if hasattr(data, "element_spec"):
+            element = data.element_spec
+        else:  # of what a loader has planned: a batch would be one of an epoch
+            outs = data.pipeline.outputs
+            element = outs.pack(
+                {one.name: keras.KerasTensor((None, *one.batch_shape), one.dtype) for one in outs.outputs}
+            )
         inputs, *rest = element if isinstance(element, tuple) else (element,)
         return _specs_of(inputs, batch_size), rest[0] if rest else None
     if not model.built or not getattr(model, "inputs", None):
         raise TrainError("the model has no fixed input yet; pass data=the dataset, or build it with keras.Input")
     specs = [_spec(tensor, batch_size) for tensor in model.inputs]
     return specs[0] if len(specs) == 1 else specs, None
-
-
-def _planned(outputs: Any) -> Any:
-    return outputs.pack({one.name: keras.KerasTensor((None, *one.batch_shape), one.dtype) for one in outputs.outputs})
 
 
 def _specs_of(values: Any, batch_size: int) -> Any:
