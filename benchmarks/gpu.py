@@ -205,7 +205,8 @@ def memory_report(folder: Path) -> dict[str, Any]:
 
     before, name, model = smi("memory.used"), device(), resnet()
     report = train.memory_report(model, BATCH)
-    result = {"counted_mb": report.counted / 1e6, "measured_mb": (report.measured_peak or 0) / 1e6}
+    measured_mb = None if report.measured_peak is None else report.measured_peak / 1e6
+    result = {"counted_mb": report.counted / 1e6, "measured_mb": measured_mb}
     if name == "/CPU:0":
         return result
     batch, info = next(iter(batches_of(folder))), tf.config.experimental.get_memory_info

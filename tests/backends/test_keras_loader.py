@@ -220,3 +220,16 @@ def test_a_batch_without_samples_is_an_error(data, make_model, tmp_path):
     val = tfprep.open(root).keras_loader("val", 4, inputs="image", targets="label", on_bad="skip")
     with pytest.raises(LoaderError, match="all samples of batch 0 are damaged"):
         make_model().evaluate(val, verbose=0)
+
+
+@pytest.mark.skipif(BACKEND == "tensorflow", reason="tests/train/test_memory.py has it for TensorFlow")
+def test_a_memory_report_takes_no_batch(data):
+    """The one of this epoch would be its last."""
+    from tfprep.train import memory_report
+
+    loader = data.keras_loader("train", 50, **OPTIONS)
+    model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(2)])
+    model.compile("sgd", "mse")
+    shape = next(iter(data.numpy_loader("train", 50, **OPTIONS)))[0].shape
+    assert memory_report(model, 50, data=loader).input_buffers == 2 * np.prod(shape)
+    assert loader.next_step == 0

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -234,3 +235,39 @@ def test_iterators_in_reference_cycles(images, kind):
     for name in ("threads", "descriptors"):
         assert after[name] <= before[name], name
     assert after["mb"] < before["mb"] + 70
+
+
+AT_EXIT = """
+import atexit, os, signal, sys, threading, time
+import tfprep
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+ending = threading.Event()
+
+
+def press():
+    ending.wait()
+    time.sleep(0.2)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def slow(image, draws):
+    time.sleep(1)
+    return image
+
+
+loader = tfprep.open(sys.argv[1]).numpy_loader("train", 5, workers="threads", fields=["image"], color=[slow])
+waiting = iter(loader)
+threading.Thread(target=lambda: next(waiting), daemon=True).start()  # is told that the loader is closed
+time.sleep(0.5)
+threading.Thread(target=press, daemon=True).start()
+atexit.register(ending.set)
+"""
+
+
+def test_control_c_while_the_interpreter_waits_for_threads_is_ignored(data, tmp_path):
+    """It left threads that abort the process, or with TensorFlow let it hang."""
+    (script := tmp_path / "script.py").write_text(AT_EXIT)
+    command = [sys.executable, script, str(data.path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, "KeyboardInterrupt" in done.stderr) == (0, False)

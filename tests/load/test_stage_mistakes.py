@@ -6,8 +6,11 @@ import re
 import numpy as np
 import pytest
 
-from tfprep import Recipe, augment, codecs, load, sources
-from tfprep.errors import LoaderError, RecipeError
+import tfprep
+from tests.conftest import write_dataset
+from tfprep import Recipe, augment, codecs, derive, load, sources
+from tfprep.augment.transform import Transform, scaling
+from tfprep.errors import LoaderError, RecipeError, RecordError
 
 BY_THEMSELVES = [
     (lambda: augment.MixUp(0), "a number above 0"),
@@ -109,3 +112,65 @@ def test_an_import_that_fails_is_an_error_of_the_loader_and_not_of_the_sample(da
 
     with pytest.raises(LoaderError, match=re.escape("color of 'color/imports/0': ModuleNotFoundError")):
         next(iter(data.numpy_loader("train", 4, **IMAGE, color=[imports], on_bad="skip")))
+
+
+def _halved(size, draws):
+    return Transform(scaling(0.5, 0.5), (size[0] / 2, size[1] / 2))
+
+
+@pytest.mark.parametrize("op", [_halved, lambda size, draws: size])
+def test_an_op_that_returns_no_transform_to_whole_pixels(data, op):
+    with pytest.raises(LoaderError, match="a Transform has a size of two whole numbers; <function "):
+        data.numpy_loader("train", 4, **IMAGE, geometry=[op])
+
+
+class _Misnamed:
+    inputs = ("masque",)
+
+    def __call__(self, sample, draws):
+        return sample["mask"]
+
+
+def test_inputs_of_a_derived_class_name_its_options(data):
+    with pytest.raises(LoaderError, match=r"derive\['own'\]: inputs of _Misnamed .* the option 'masque'"):
+        data.numpy_loader("train", 4, derive={"own": _Misnamed()})
+
+
+def test_whole_numbers_that_the_dtype_of_the_first_sample_does_not_hold(data):
+    made = iter([np.float64(0.5), *[np.int64(2**60 + 1)] * 4])
+    options = {"derive": {"own": derive.Own(lambda sample, draws: next(made), "scalar", reads=[])}, "fields": ["own"]}
+    with pytest.raises(RecordError, match=f"'own' is float32 by its first sample, which does not hold {2**60 + 1}"):
+        next(iter(data.numpy_loader("train", 4, workers="threads", **options)))
+
+
+def _with_nan(sample, draws):
+    return sample | {name: np.full_like(sample[name], np.nan) for name in ("image", "depth", "points")}
+
+
+NANS = {
+    "color": ({"color": [lambda image, draws: image * np.float32("nan")]}, "it gave NaN"),
+    "image": ({"geometry": [augment.Custom(_with_nan)]}, "a Custom function, as 'image', gave NaN"),
+    "no data": ({"geometry": [augment.Custom(lambda *given: _with_nan(*given) | {"image": given[0]["image"]})]}, ""),
+}
+
+
+@pytest.mark.parametrize("case", NANS)
+def test_images_have_no_nan_and_maps_and_points_may(tmp_path, case):
+    """A map may store it for pixels without data, and a perspective makes it of points at the back of the viewer."""
+
+    def make(rng, number):
+        points = np.ones([3, 2], "f")
+        return {"image": rng.random((8, 8, 3), "f"), "depth": rng.random((8, 8), "f"), "points": points}
+
+    kinds = {"image": "image", "depth": "map", "points": "points"}
+    codec = {"image": codecs.Raw(), "depth": codecs.Zstd(), "points": codecs.Scalar()}
+    dataset = write_dataset(
+        tmp_path / "d", samples={"train": 4}, fields=tuple(codec), make=make, codec=codec, kinds=kinds
+    )
+    options, message = NANS[case]
+    loader = tfprep.open(dataset.path).numpy_loader("train", 4, **options)
+    if message:
+        with pytest.raises(RecordError, match=message):
+            next(iter(loader))
+    else:
+        assert np.isnan(next(iter(loader))["depth"]).all()

@@ -28,6 +28,13 @@ def test_numbers_among_the_inputs_are_no_labels():
         train.check_batches([{"label": np.arange(4)}], num_classes=3)
 
 
+def test_rows_that_pad_added_are_no_labels():
+    images, padded = _images()[0], np.array([[0, 1], [2, -1], [1, 1], [-1, -1]])
+    train.check_batches([(images, {"names": padded})], num_classes=3)
+    with pytest.raises(TrainError, match=r"labels \[-2, 3, 4\] are outside"):
+        train.check_batches([(images, {"names": np.where(padded == 1, 3, padded * 2)})], num_classes=3)
+
+
 def test_weights_of_samples_are_no_labels():
     train.check_batches([(*_images(), np.array([1, 5, 1, 5], "f"))], num_classes=3)
 

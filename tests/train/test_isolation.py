@@ -25,6 +25,10 @@ def _die():
     os.kill(os.getpid(), 9)
 
 
+def _unsendable():
+    return lambda: 0
+
+
 def _sleep(path):
     path.write_text(f"{os.getpid()}")
     time.sleep(60)
@@ -54,3 +58,5 @@ def test_isolated_runs_in_another_process():
     assert "in the process of _fail" in caught.value.__notes__[0]
     with pytest.raises(TrainError, match=r"_die was killed by SIGKILL \(out of memory\?\) before it had a result"):
         train.isolated(_die)
+    with pytest.raises(TrainError, match="the result is pickled, and this function cannot be"):
+        train.isolated(_unsendable)

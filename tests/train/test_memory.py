@@ -32,6 +32,18 @@ def _no_process(size):
     os._exit(3)
 
 
+def _killed_rows(size):
+    if size > 1:
+        os.kill(os.getpid(), 9)
+    return np.zeros([size, 1000], "f"), np.zeros([size, 1], "f")
+
+
+def test_the_memory_of_a_process_that_was_not_seen_is_not_known():
+    one, two = train.find_batch_size(_wide_model, _killed_rows, memory_limit_mb=4000, largest=2).trials
+    assert (one.fits, two.fits, two.reason) == (True, False, "its process was killed by SIGKILL (out of memory?)")
+    assert two.peak_mb is None or two.peak_mb > 100
+
+
 def test_find_batch_size_on_a_cpu_with_a_limit():
     """The process takes about 600 MB. With 600 MB per sample, one sample fits into 1,500 MB and two do not."""
     result = train.find_batch_size(_wide_model, _rows, memory_limit_mb=1500, largest=64, steps=1)

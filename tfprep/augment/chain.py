@@ -85,6 +85,12 @@ def check_unmasked(name: str, value: Any) -> None:
         )
 
 
+def check_finite(value: Any, origin: str = "it") -> None:
+    """Raise SampleError for floats with NaN or infinity, which a user's function has made."""
+    if isinstance(value, np.ndarray) and value.dtype.kind == "f" and not np.isfinite(value).all():
+        raise SampleError(f"{origin} gave NaN or infinity")
+
+
 def apply_geometry(
     sample: Sample,
     kinds: Mapping[str, Kind],
@@ -109,6 +115,8 @@ def apply_geometry(
                 raise SampleError(rule, stage="geometry")
             for name, value in made.items():
                 check_unmasked(name, value)
+                if kinds.get(name) in ("image", "boxes"):  # maps may store NaN, and a perspective makes it of points
+                    check_finite(value, f"a Custom function, as {name!r},")
             sample, transform = made, None
             size = raster_size(sample, kinds)
             rasters = [name for name, kind in kinds.items() if kind in RASTER_KINDS and name in sample]

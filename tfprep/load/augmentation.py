@@ -118,10 +118,14 @@ def known_size(
         found = set[Size]()
         for each_size, generator in [(tried, None) for tried in sizes] + [(min(sizes), draws) for draws in generators]:
             try:
-                found.add(op(each_size, generator).size)
+                made = op(each_size, generator)
             except Exception:  # an op may refuse a size that no image has
                 if are_known:
                     raise
+                continue
+            if not isinstance(made, Transform) or not all(isinstance(side, int | np.integer) for side in made.size):
+                raise LoaderError(f"geometry: a Transform has a size of two whole numbers; {op!r} returned {made!r}")
+            found.add(made.size)
         sizes = found or sizes
     return tuple(sides[0] if len(set(sides)) == 1 else None for sides in zip(*sizes, strict=True))
 

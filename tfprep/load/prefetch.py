@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 import threading
 import time
@@ -341,8 +342,10 @@ def open_prefetchers(pipeline: Pipeline) -> list[Prefetcher]:
 
 
 def close_all() -> None:
-    """End all waits, when the interpreter ends. A thread that wants the GIL after that never gets it."""
-    prefetchers = list(_open)
+    """End all waits, when the interpreter ends. A thread that wants the GIL after that never gets it. From here on Ctrl-C is
+    ignored: threads that are left would abort the process, or let it hang."""
+    if prefetchers := list(_open):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     for prefetcher in prefetchers:
         prefetcher.close()
     for prefetcher in prefetchers:

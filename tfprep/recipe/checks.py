@@ -201,6 +201,9 @@ def check_inputs(
     """
     known, voids = dict(kinds), dict(fill)
     for name, derived in derive.items():
+        if lost := [option for option in getattr(derived, "inputs", None) or () if not hasattr(derived, option)]:
+            rule = f"inputs of {type(derived).__name__} names its options that name fields"
+            raise RecipeError(f"derive['{name}']: {rule}; it does not have the option {lost[0]!r}")
         for option, allowed in _INPUTS.items() if type(derived).__module__.startswith("tfprep.derive.") else ():
             field = getattr(derived, option, None)
             if not isinstance(field, str):

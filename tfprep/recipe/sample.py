@@ -20,7 +20,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from tfprep.augment.aligned import Border
-from tfprep.augment.chain import Custom, apply_colors, apply_geometry, check_unmasked, is_tone
+from tfprep.augment.chain import Custom, apply_colors, apply_geometry, check_finite, check_unmasked, is_tone
 from tfprep.augment.transform import ColorOp, GeometryOp, Transform, Window, WindowOp, identity
 from tfprep.augment.warp import Fill, warp_sample
 from tfprep.derive.inputs import Derived, derived_kind
@@ -204,6 +204,7 @@ def _called_color(step: str, op: ColorOp, image: ImageArray, draws: np.random.Ge
         if type(changed) is not np.ndarray or changed.dtype != image.dtype or changed.shape != image.shape:
             got = f"{changed.dtype} {changed.shape}" if type(changed) is np.ndarray else type(changed).__name__
             raise SampleError(f"a color op returns {image.dtype} {image.shape}, this one returned {got}")
+        check_finite(changed)
         return changed
 
 
@@ -264,8 +265,7 @@ def _check_value(value: Any, kind: Kind, size: Size | None) -> None:
     check_form(value, kind)
     if kind in RASTER_KINDS and size is not None and value.shape[:2] != size:
         raise SampleError(f"expected an array of height and width {size}, got shape {value.shape}")
-    if isinstance(value, np.ndarray) and value.dtype.kind == "f" and not np.isfinite(value).all():
-        raise SampleError("it gave NaN or infinity")
+    check_finite(value)
 
 
 _FORMS: Mapping[str, tuple[str, Sequence[str], Sequence[int], Sequence[int]]] = {

@@ -11,6 +11,7 @@ import numpy as np
 
 from tfprep.errors import TrainError
 from tfprep.fields import Array
+from tfprep.load.outputs import PADDING
 
 _UNSCALED = 20
 """A float image with values above this was probably not scaled: standardized images reach 3, images in [0, 1] reach 1."""
@@ -25,7 +26,8 @@ def check_batches(dataset: Any, batches: int = 4, *, num_classes: int | None = N
     Args:
         dataset: A `tf.data.Dataset`, or any iterable of arrays in tuples and dicts.
         batches: How many batches to look at.
-        num_classes: Number of classes; None does not check the range of labels. Inputs beside targets are not labels.
+        num_classes: Number of classes; None does not check the range of labels. Inputs beside targets are not labels, and
+            -1 among labels [B, N] is a row that `pad` added.
 
     Returns:
         A line for each component with its dtype, shapes, range and mean; text and empty components are listed as not checked.
@@ -90,6 +92,7 @@ def _problems(shapes: list[tuple[Any, ...]], values: Array, num_classes: int | N
     is_mask, is_vector = len(shape) <= 3 or shape[3:] == (1,), shape[1:] in ((), (1,))
     is_label = (is_vector and (values == np.rint(values)).all()) if is_float else is_mask
     if num_classes is not None and is_label:
-        outside = np.unique(values[(values < 0) | (values >= num_classes)])
+        lowest = 0 if is_vector or len(shape) != 2 else PADDING
+        outside = np.unique(values[(values < lowest) | (values >= num_classes)])
         if outside.size:
             yield f"labels {outside[:10].tolist()} are outside of [0, {num_classes})"

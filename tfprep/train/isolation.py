@@ -79,7 +79,12 @@ def fresh_process(function: Callable[..., None], *args: Any) -> Iterator[tuple[A
 
 def _run(sender: Connection, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     try:
-        message = pickle.dumps(("done", function(*args, **kwargs)))
+        result = function(*args, **kwargs)
+        try:
+            message = pickle.dumps(("done", result))
+        except Exception as error:
+            rule = f"the result is pickled, and this {type(result).__name__} cannot be ({error})"
+            raise TrainError(f"{rule}; return numbers, or a path to saved weights") from error
     except BaseException as error:
         message = pickle.dumps(("failed", (sendable_error(error, TrainError), traceback.format_exc())))
     sender.send_bytes(message)
@@ -90,7 +95,7 @@ def require_picklable(caller: str, *sent: Any) -> None:
     """Raise a `TrainError` in the name of the function `caller` where something cannot be sent to another process."""
     try:
         pickle.dumps(sent)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
+    except Exception as error:
         raise TrainError(
             f"{caller}() sends its functions and their arguments to another process, and these cannot be sent ({error}); define "
             "each function at the top of a module, and pass paths and numbers rather than models or datasets"

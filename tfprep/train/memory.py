@@ -131,7 +131,7 @@ def memory_report(model: Any, batch_size: int, *, data: Any = None) -> MemoryRep
     """
     if batch_size < 1:
         raise TrainError(f"batch_size is at least 1, got {batch_size!r}")
-    if data is not None and not hasattr(data, "element_spec") and not isinstance(data, keras.utils.PyDataset):
+    if data is not None and not hasattr(data, "element_spec") and not hasattr(data, "pipeline"):
         raise TrainError(
             f"data is a tf.data.Dataset or tfprep's keras_loader, got {type(data).__name__}; leave it out for a "
             "model with keras.Input"
@@ -157,7 +157,13 @@ def memory_report(model: Any, batch_size: int, *, data: Any = None) -> MemoryRep
 def _specs(model: Any, batch_size: int, data: Any) -> tuple[Any, Any]:
     """Return the specs of the inputs, and what `data` says of the targets; None where it says nothing."""
     if data is not None:
-        element = data.element_spec if hasattr(data, "element_spec") else next(iter(data))
+        if hasattr(data, "element_spec"):
+            element = data.element_spec
+        else:  # of what a loader has planned: a batch would be one of an epoch
+            outs = data.pipeline.outputs
+            element = outs.pack(
+                {one.name: keras.KerasTensor((None, *one.batch_shape), one.dtype) for one in outs.outputs}
+            )
         inputs, *rest = element if isinstance(element, tuple) else (element,)
         return _specs_of(inputs, batch_size), rest[0] if rest else None
     if not model.built or not getattr(model, "inputs", None):
@@ -230,13 +236,13 @@ class BatchTrial:
     Attributes:
         size: Samples in the batch.
         fits: Whether the train steps ran within the limit.
-        peak_mb: Peak resident memory of the trial process in MB (10⁶ bytes).
+        peak_mb: Peak resident memory of the trial process in MB (10⁶ bytes); None where it ended before it was read.
         reason: Why it does not fit; empty where it does.
     """
 
     size: int
     fits: bool
-    peak_mb: float
+    peak_mb: float | None
     reason: str = ""
 
 
@@ -330,7 +336,7 @@ def _watched_trial(process: Any, receiver: Connection, size: int, limit_mb: floa
         ending = ending_of(process.exitcode)
         if process.exitcode >= 0:  # memory ends a process by a signal
             raise TrainError(f"the process that tried a batch of {size} {ending}, and not for memory") from None
-        return BatchTrial(size, False, peak_mb, f"its process was {ending}")
+        return BatchTrial(size, False, peak_mb or None, f"its process was {ending}")
     if error is not None:
         raise TrainError(f"the train step with a batch of {size} failed, and not for memory: {error}")
     peak_mb = max(peak_mb, _rss_mb(process.pid))

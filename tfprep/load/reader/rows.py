@@ -381,7 +381,10 @@ class Augmenter:
             return value
         stored = Raw(spec.dtype)
         try:
-            return stored.decode(stored.encode(array)[""], stored.spec(spec.kind, array))
+            made = stored.decode(stored.encode(array)[""], stored.spec(spec.kind, array))
+            if array.dtype.kind in "iu" and (lost := array[made.astype(array.dtype) != array]).size:
+                raise SampleError(f"'{name}' is {spec.dtype} by its first sample, which does not hold {lost.flat[0]}")
+            return made
         except SampleError as error:
             raise error.located(stage="geometry" if derived is None else "derive", field=name) from error
 
