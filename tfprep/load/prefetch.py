@@ -345,7 +345,8 @@ def close_all() -> None:
     """End all waits, when the interpreter ends. A thread that wants the GIL after that never gets it. From here on Ctrl-C is
     ignored: threads that are left would abort the process, or let it hang."""
     if prefetchers := list(_open):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        with suppress(ValueError):  # another thread than the main one ends an embedded interpreter
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
     for prefetcher in prefetchers:
         prefetcher.close()
     for prefetcher in prefetchers:

@@ -437,6 +437,7 @@ def test_shards_that_the_names_of_others_speak_of_are_named(tmp_path, capsys):
     at_store = [stored_name(f"w-0000{number}-of-00003", sha256(b"%d" % number).hexdigest()) for number in (0, 2)]
     for name in ("x-00001-of-00004", "x-00003-of-00004", "y-00000-of-00001", "z-0-of-9", *at_store):
         write(tmp_path / name, numbers(1))
+    (tmp_path / "x-00001-of-00004.idx").write_text("0 30\n")  # beside a shard, as builds and DALI write it
     missing = ["x-00000-of-00004", "x-00002-of-00004"]
     rest = [*missing, "x-00003-of-00004"]
     for pattern, expected in (("?-*", missing), ("y-*", []), ("x-00001-of-*", rest), ("*-w-*", ["w-00001-of-00003"])):

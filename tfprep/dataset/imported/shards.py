@@ -21,6 +21,8 @@ from tfprep.storage.store import open_store
 from tfprep.storage.urls import folder_at, is_remote, names_in
 
 _WILDCARD = re.compile(r"[*?\[]")
+_BESIDE = re.compile(r"\..*|.*\.idx", re.DOTALL)
+"""Files that a pattern leaves out: hidden ones, and the places of records that builds and DALI write beside shards."""
 Place = Any
 """A `Path`, or a `Url`."""
 
@@ -110,7 +112,7 @@ def list_shards(pattern: str) -> list[Shard]:
         if path.exists() or not _WILDCARD.search(names := path.relative_to(below).as_posix()):
             return [current(path)]
         paths = below.glob(names)
-        shards = [current(file) for file in sorted(paths) if file.is_file() and not file.name.startswith(".")]
+        shards = [current(file) for file in sorted(paths) if file.is_file() and not _BESIDE.fullmatch(file.name)]
     if not shards:
         raise DatasetError(
             f"{pattern} names no file; put the pattern in quotes so that the shell does not change it: 'DIR/train-*.tfrecord'"
@@ -124,8 +126,8 @@ def _fits(names: Sequence[str], pattern: Sequence[str]) -> bool:
         return any(_fits(names[skipped:], pattern[1:]) for skipped in range(len(names)))
     if not names or not pattern:
         return not (names or pattern)
-    is_hidden = len(names) == 1 and names[0].startswith(".")
-    return not is_hidden and fnmatch.fnmatchcase(names[0], pattern[0]) and _fits(names[1:], pattern[1:])
+    is_beside = len(names) == 1 and _BESIDE.fullmatch(names[0])
+    return not is_beside and fnmatch.fnmatchcase(names[0], pattern[0]) and _fits(names[1:], pattern[1:])
 
 
 def _shards_at(folder: Place, lengths: Mapping[str, int]) -> list[Shard]:
