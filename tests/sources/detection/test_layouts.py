@@ -322,6 +322,7 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     "im/# t.csv=rows:im/:image,label:NAME,0.25": "'0.25' and others in 'label' are .* fractions",
     "im/# t.csv=rows:im/:image,class,outline:NAME,LABEL,[[1.5~2]~[3~FLAG]]": "not read: outline, which may hold masks",
     "cat/a# dog/b# of.db=line": "no source reads of.db",
+    "im/a# ex/b0 ex/b1 t.csv=rows:im/a:image,label:NAME,LABEL": "no source reads ex/b0.jpg, ex/b1.jpg",
     "im/# t.csv=rows:im/:image,label,is_train:NAME,LABEL,FLAG": "the column 'is_train' may say the splits",
     "im/# t.csv=rows:im/:image,patient_id:NAME,LABEL": "no column has the name of a label; it may be patient_id",
     "x/a# y/a#": r"x/\* and y/\*.jpg have names that correspond|x/\*.jpg and y/\* have names that correspond",

@@ -55,9 +55,12 @@ def detect(folder: Path, layout: str | None = None, ignore: Sequence[str] = ()) 
     if accepted:
         ways = ", ".join(dict.fromkeys(one.layout for one in accepted))
         raise NotRecognized(f"this folder can be read in {len(accepted)} ways ({ways}): choose one", accepted)
-    least = min(((len(one.left), bool(one.doubts)) for one in readings), default=None)
-    # Masks too: a reading that leaves nothing over may take them for images.
-    nearest = [one for one in readings if (len(one.left), bool(one.doubts)) == least or one.layout == "masks"]
+    readings.sort(key=lambda one: (len(one.left), bool(one.doubts)))
+    least = [(len(one.left), bool(one.doubts)) for one in readings[:1]]
+    # What leaves nothing over may take masks for images, and what leaves annotations over would lose the labels.
+    annotated = (one for one in readings if one.layout not in ("folders", "images"))
+    nearest = [one for one in annotated if not one.doubts or one.layout == "masks"]
+    nearest = nearest or [one for one in readings if [(len(one.left), bool(one.doubts))] == least]
     causes += [doubt for one in nearest for doubt in one.doubts]
     if nearest and nearest[0].left:
         causes.append(f"no source reads {listed_files(nearest[0].left)} (annotations of other tools: docs/sources.md)")
