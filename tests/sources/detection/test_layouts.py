@@ -287,6 +287,11 @@ def zip_of_coco(root: Path) -> None:
         archive.writestr("labels/a.txt", "not beside an image, as its text is")
 
 
+def one_mask_of_another_size(root: Path) -> None:
+    lay_out(root, " ".join(f"images/{n}.png masks/{n}=0,1" for n in range(12)))
+    drawn("0,1", 0).resize((9, 9)).save(root / "masks/7.png")
+
+
 REFUSED: dict[Callable[[Path], None] | str, str] = {
     "images/# labels.json=coco:images/:cut": "labels.json, line 1, column .*not whole JSON",
     "im/train/a# im/val/b# x/train.json=coco:im/train/ x/val.json=coco:im/val/ x/all.json=coco:im/": "no source reads x/all.json",
@@ -314,6 +319,7 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     "images/b# masks/b#=0,1 images/c# masks/c#=0,1 masks/a0=0,1 masks/a1=0,1": "no source reads masks/a0.png, masks/a1.png",
     "im/a# im/b# t.csv=rows:im/:one,other,label:NAME,OTHER,LABEL": "im/{one} and im/{other} name different images",
     "im/# t.csv=rows:im/:image,labels:NAME,['LABEL']": "others in 'labels' are lists",
+    one_mask_of_another_size: "rejects 1 of 12 samples opened, such as .*mask is 9 x 9, and its image 56 x 40",
     zip_of_coco: "train.zip holds further files \\(.json, .txt\\): unpack it",
     "images/# labels/#.txt=line": "write classes.txt with a name on each line",
     "images/# masks/#": "JPEG does not keep class numbers: write masks as PNG",

@@ -194,7 +194,7 @@ def _about_samples(source: Any, facts: Facts, files: Files) -> Iterator[Remark]:
             yield 1, f"{reason}: {count}"
     if facts.problems:
         such = f"{len(facts.problems)} of {facts.opened} samples opened, such as {facts.problems[0]}"
-        yield len(facts.problems) / facts.opened, f"the build rejects {such}"
+        yield facts.unfit_masks or len(facts.problems) / facts.opened, f"the build rejects {such}"
     few, total = [path for path, drawn in facts.drawn.items() if drawn], len(facts.drawn)
     if isinstance(source, Folder | Archives) and total > len(few) >= total / 4:
         yield 1, f"files such as {few[0]} have few colors, as masks have, and others are pictures"

@@ -50,6 +50,7 @@ class Facts:
     file_words: Counter[str] = field(default_factory=Counter)  # and in the names of their files
     opened: int = 0
     problems: list[str] = field(default_factory=list)  # what is wrong with samples
+    unfit_masks: int = 0  # number of masks that are JPEGs, or of another size than their images
     sizes: list[Size] = field(default_factory=list)  # (height, width)
     turned: int = 0  # number of images that their EXIF orientation turns
     deep: bool = False  # True if images do not become 8-bit RGB
@@ -156,6 +157,7 @@ def _open(facts: Facts, source: Source, root: Path, listing: Listing, entry: Ent
         facts.copies += any((root / twin).is_file() and read_raw(root, twin) == raw["image"] for twin in twins)
     for name in facts.mask_numbers:  # before the image, which may need `Pixels`
         if isinstance(raw.get(name), bytes) and images.is_jpeg(raw[name]):
+            facts.unfit_masks += 1
             raise SampleError(LOSSY)
         facts.masks += [raw[name]] if name not in decoders else []
     if "image" in raw and size is None:
@@ -168,6 +170,7 @@ def _open(facts: Facts, source: Source, root: Path, listing: Listing, entry: Ent
     for name, numbers in facts.mask_numbers.items():
         mask = decoded[name] if name in decoded else images.decode_mask(raw[name])
         if size is not None and mask.shape[:2] != size:
+            facts.unfit_masks += 1
             sizes = [f"{width} x {height}" for height, width in (mask.shape[:2], size)]
             raise SampleError(f"{name} is {sizes[0]}, and its image {sizes[1]}")
         numbers.update(np.unique(mask).tolist())
