@@ -13,7 +13,7 @@ from typing import Any
 from tfprep.errors import SourceError, TfprepError
 from tfprep.sources.annotations.listing import ORPHAN
 from tfprep.sources.archives import Archives
-from tfprep.sources.detection.facts import FEW_WRONG, Facts, Reading, Remark, look
+from tfprep.sources.detection.facts import FEW_WRONG, SERIES, Facts, Reading, Remark, look
 from tfprep.sources.detection.files import Files
 from tfprep.sources.detection.rules import RULES, folders, masks, with_classes
 from tfprep.sources.folder import Folder
@@ -159,6 +159,11 @@ def _about_splits(source: Any, facts: Facts, files: Files) -> Iterator[Remark]:
             yield 1, f"names say {' and '.join(sorted(words))}, and this recipe draws new splits from all of them"
         if re.search(rb"^configs:", files.head("README.md"), re.MULTILINE):
             yield 1, "configs: in README.md may say the splits of Hugging Face, and this recipe draws new ones"
+        series = facts.series.keys() - {""}
+        frames = facts.series.total() - facts.series[""]
+        if frames > facts.series[""] and len({name.rpartition("/")[0] for name in series}) < len(series) <= frames / 2:
+            fix = f"splits=sources.Fractions(train=0.8, val=0.2, group_by={SERIES!r})"
+            yield 0, f"frames or slices of one series, such as {min(series)}*, may get into two splits ({fix})"
     elif len(facts.splits) == 1:
         yield 0, f"all samples are in the split {min(facts.splits)!r}; none is left for another (splits=)"
     trains = [split for split in facts.splits if not is_test(split)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +27,9 @@ FEW_WRONG = 0.1
 """The share of samples that may be wrong, or have no objects. Of COCO's images 1 % have none; Ultralytics advise up to 10 %."""
 _SAMPLES = 24
 """Number of samples that are opened: those with the smallest hashes, which is a fair and repeatable choice."""
-_SIDE_SEEN, _PIXELS_PER_COLOR, _SHOWN = 256, 8, 12
+SERIES = "(.*[0-9][^/]*[^/0-9])[0-9][^/]*[.][^./]+$|(.+)"
+"""Finds what the names of frames or slices have in common, which have a number before their own: `video1_frame_002.jpg`."""
+_NAMES_SEEN, _SIDE_SEEN, _PIXELS_PER_COLOR, _SHOWN = 100_000, 256, 8, 12
 
 Remark: TypeAlias = tuple[float, str]
 """What a user should check, and the share of samples that may be wrong: above `FEW_WRONG` it refuses the source."""
@@ -48,6 +51,9 @@ class Facts:
     used: set[int] = field(default_factory=set)  # `hash` of the path of each file that samples are made of
     folder_words: Counter[str] = field(default_factory=Counter)  # words for splits in their folders
     file_words: Counter[str] = field(default_factory=Counter)  # and in the names of their files
+    series: Counter[str] = field(
+        default_factory=Counter
+    )  # number of samples by the beginning that `SERIES` finds, or ""
     opened: int = 0
     problems: list[str] = field(default_factory=list)  # what is wrong with samples
     unfit_masks: int = 0  # number of masks that are JPEGs, or of another size than their images
@@ -116,6 +122,7 @@ def look(source: Source, root: Path, paths: Collection[int] = ()) -> Facts:
         folder, _, name = entry.key.rpartition("/")
         facts.folder_words.update(set(split_words(folder)))
         facts.file_words.update(split_words(name)[:1])
+        facts.series.update(re.findall(SERIES, entry.key)[0][:1] if number < _NAMES_SEEN else ())
         for name, count in counts.items():
             value = entry.values[places[name]]
             if name == "objects":
