@@ -165,6 +165,8 @@ _BOXES = (
     ("xywh", "xmin ymin width height, x y width height, x y w h, bbox, bboxes, box, boxes"),
 )
 """Names of the columns of boxes, in lower case and without other characters, and the form of their numbers."""
+_GROUP_COLUMN = re.compile(r"id$|patient|subject|person|group|sequence|video")
+"""Columns that say which images belong together, such as those of one patient."""
 _NUMBER = re.compile(r"-?\d+(?:[.]\d*)?(?:e-?\d+)?")
 _NO_CLASS = re.compile(r"[\[{].*|-?\d*[.]\d*[1-9]\d*")
 """Cells that are lists as text, or numbers with fractions."""
@@ -298,6 +300,9 @@ def _source(files: Files, head: _Head, table: str, image: str, splits: Any, targ
         head.doubt(such, certain=not has_masks)
     of_rows = bool(boxes and not nested)  # a row for each object
     splits = splits or splits_for(table, label is not None and not of_rows, head.images(head.image))
+    for column in (c for c in unread if isinstance(splits, Fractions) and _GROUP_COLUMN.search(_plain(c))):
+        if not of_rows and _plain(column) not in _LABELS and len({*head.filled(column)}) < len(head.filled(column)):
+            head.doubt(f"images with one {column!r} may get into two splits (group_by={column!r})", certain=True)
     options: dict[str, Any] = {"splits": splits, "box_format": "xyxy" if is_export else form}
     if of_rows:
         options |= {"splits": None, "split": splits} if isinstance(splits, str) and "{" not in splits else {}
@@ -563,7 +568,7 @@ def archives(files: Files) -> Iterator[Reading]:
     label = next((ending for ending in sorted(beside) if ending.rpartition(".")[2] == "cls"), None)
     fields: dict[str, tuple[Kind, str]] = {"mask": ("mask", masks[0])} if masks else {}
     fields |= {"text": ("text", "txt")} if "txt" in beside else {}
-    remarks = list[Remark]()
+    remarks: list[Remark] = [(0, "members .json are not read; they may hold labels")] if "json" in beside else []
     if images and (label or fields):  # as WebDataset's
         stray = (endings for endings in of_stem.values() if endings.isdisjoint(images))
         known = {*images, label, *(ending for _, ending in fields.values()), "key.txt", "json"}
