@@ -95,7 +95,7 @@ def decode_mask(data: bytes) -> Array:
         if image.mode not in ("1", "L", "P", "I;16", "I;16B", "I;16L", "I"):
             raise SampleError(
                 f"a mask has one channel of class numbers, this one is {image.mode} "
-                f"({len(image.getbands())} channels); convert it to class numbers first"
+                f"({len(image.getbands())} channels); convert it to class numbers, as sources.Paired does with palette="
             )
         numbers = _numbers(image, data)
     if numbers.dtype in (np.bool_, np.uint8):

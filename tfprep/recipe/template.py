@@ -72,10 +72,11 @@ def _reading(reading: Reading, folder: Path, ignore: Sequence[str]) -> str:
         works = detect(folder, reading.layout, patterns).source == reading.source
     except SourceError:
         works = False
+    bare = ", with no labels or masks" * ({*reading.facts.kinds} == {"image"})
     unread = f", without {listed_files(reading.left)}" if reading.left else ""
     how = f"{command}\nor this recipe:" if works else "This recipe:"
     path = Path("recipe.py")
-    return f"To read it as {reading.layout}{unread}:\n{how}\n\n{recipe_text(reading, folder, path)}"
+    return f"To read it as {reading.layout}{bare}{unread}:\n{how}\n\n{recipe_text(reading, folder, path)}"
 
 
 def recipe_text(detected: Reading, folder: Path, path: Path) -> str:

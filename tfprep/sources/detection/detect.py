@@ -56,14 +56,13 @@ def detect(folder: Path, layout: str | None = None, ignore: Sequence[str] = ()) 
         ways = ", ".join(dict.fromkeys(one.layout for one in accepted))
         raise NotRecognized(f"this folder can be read in {len(accepted)} ways ({ways}): choose one", accepted)
     readings.sort(key=lambda one: (len(one.left), bool(one.doubts)))
-    least = [(len(one.left), bool(one.doubts)) for one in readings[:1]]
     # What leaves nothing over may take masks for images, and what leaves annotations over would lose the labels.
     annotated = (one for one in readings if one.layout not in ("folders", "images"))
     nearest = [one for one in annotated if not one.doubts or one.layout == "masks"]
-    nearest = nearest or [one for one in readings if [(len(one.left), bool(one.doubts))] == least]
+    nearest = nearest or [one for one in readings if len(one.left) == len(readings[0].left)]
     causes += [doubt for one in nearest for doubt in one.doubts]
     if nearest and nearest[0].left:
-        causes.append(f"no source reads {listed_files(nearest[0].left)} (annotations of other tools: docs/sources.md)")
+        causes.append(f"no source reads {listed_files(nearest[0].left)} (docs/sources.md: sources.LabelMe, other tools)")
     if not causes:
         of_layout = f" as --as {layout} says" if layout is not None else ""
         records = ": `tfprep index` reads TFRecords in place" if "tfrecord" in "".join(files.every[:_NAMED]) else ""
@@ -91,7 +90,7 @@ def _readings(files: Files, layout: str | None) -> tuple[list[Reading], list[str
     if layout is not None:
         return [replace(one, remarks=[(0, text) for _, text in one.remarks]) for one in readings], causes
     if masked:  # which are not images of a class
-        readings = [one for one in readings if one.layout != "folders"]
+        readings = [one for one in readings if one.layout not in ("folders", "images")]
     return readings, causes
 
 
@@ -202,7 +201,7 @@ def _about_samples(source: Any, facts: Facts, files: Files) -> Iterator[Remark]:
         yield facts.unfit_masks or len(facts.problems) / facts.opened, f"the build rejects {such}"
     few, total = [path for path, drawn in facts.drawn.items() if drawn], len(facts.drawn)
     if isinstance(source, Folder | Archives) and total > len(few) >= total / 4:
-        yield 1, f"files such as {few[0]} have few colors, as masks have, and others are pictures"
+        yield 1, f"files such as {few[0]} have few colors, as masks have, and others are pictures: write sources.Paired or sources.cityscapes()"
 
 
 def patterns_of(paths: Sequence[str]) -> Counter[str]:
