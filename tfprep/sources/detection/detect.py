@@ -62,7 +62,7 @@ def detect(folder: Path, layout: str | None = None, ignore: Sequence[str] = ()) 
     nearest = nearest or [one for one in readings if len(one.left) == len(readings[0].left)]
     causes += [doubt for one in nearest for doubt in one.doubts]
     if nearest and nearest[0].left:
-        causes.append(f"no source reads {listed_files(nearest[0].left)} (docs/sources.md: sources.LabelMe, other tools)")
+        causes.append(f"no source reads {listed_files(nearest[0].left)} (docs/sources.md: LabelMe and other tools)")
     if not causes:
         of_layout = f" as --as {layout} says" if layout is not None else ""
         records = ": `tfprep index` reads TFRecords in place" if "tfrecord" in "".join(files.every[:_NAMED]) else ""
@@ -107,9 +107,7 @@ def _accounted(proposal: Reading, files: Files) -> Reading:
     patterns = [compile_pattern(text, "init") for text in exact.difference(files.every) if re.search("[*{]", text)]
     unread = (path for path in files.every if hash(path) not in facts.used and path not in exact)
     left = [path for path in unread if all(pattern.match_path(path) is None for pattern in patterns)]
-    of_tests = {
-        folder for folder in files.image_folders if is_test(folder) and not facts.splits.keys() & {*folder.split("/")}
-    }
+    of_tests = {one for one in files.image_folders if is_test(one) and facts.splits.keys().isdisjoint(one.split("/"))}
     unlabeled = {path for path in left if image_suffix(path) and path.rpartition("/")[0] in of_tests}
     if unlabeled and any(unlabeled.issuperset(couple) for _, _, pairs in files.pairs for couple in pairs):
         unlabeled = set()  # such as masks
@@ -126,9 +124,8 @@ def _fitted(proposal: Reading, files: Files) -> tuple[Any, Facts, list[Remark]]:
     looked = partial(look, root=files.root, paths=files.hashes)
     facts = looked(source)
     bare = {split for split, n in facts.splits.items() if facts.empty[split] == n}
-    splits = tuple(
-        split for split in facts.splits if split not in bare or ("objects" in facts.labels and not is_test(split))
-    )
+    bare = {split for split in bare if "objects" not in facts.labels or is_test(split)}
+    splits = tuple(split for split in facts.splits if split not in bare)
     if 0 < len(splits) < len(facts.splits) and not isinstance(source.splits, Fractions | str):
         facts = looked(source := replace(source, splits=splits))
     if isinstance(source, Paired) and source.mask is not None:
@@ -161,18 +158,16 @@ def _about_splits(source: Any, facts: Facts, files: Files) -> Iterator[Remark]:
         series = facts.series.keys() - {""}
         frames = facts.series.total() - facts.series[""]
         if frames > facts.series[""] and len({name.rpartition("/")[0] for name in series}) < len(series) <= frames / 2:
-            fix = f"splits=sources.Fractions(train=0.8, val=0.2, group_by={SERIES!r})"
-            yield 0, f"frames or slices of one series, such as {min(series)}*, may get into two splits ({fix})"
+            such = f"such as {min(series)}*, may get into two splits"
+            yield 0, f"frames or slices of one series, {such} (splits=Fractions(..., group_by={SERIES!r}))"
     elif len(facts.splits) == 1:
         yield 0, f"all samples are in the split {min(facts.splits)!r}; none is left for another (splits=)"
     trains = [split for split in facts.splits if not is_test(split)]
     for split, classes in facts.classes.items():
         in_train = set[str]().union(*(facts.classes[one] for one in facts.classes if "train" in one.lower()))
         if in_train and (strange := sorted(classes - in_train)):
-            yield (
-                int("{label}" in repr(source)),
-                f"{split} has the classes {', '.join(strange[:3])}, which train does not have",
-            )
+            such = ", ".join(strange[:3])
+            yield int("{label}" in repr(source)), f"{split} has the classes {such}, which train does not have"
     if len(trains) > 1 and any(re.search("train[_-]?val", split, re.IGNORECASE) for split in trains):
         yield 1, f"images of {', '.join(facts.splits)} may be in two splits (splits= takes some of them)"
     if facts.copies:
@@ -201,7 +196,8 @@ def _about_samples(source: Any, facts: Facts, files: Files) -> Iterator[Remark]:
         yield facts.unfit_masks or len(facts.problems) / facts.opened, f"the build rejects {such}"
     few, total = [path for path, drawn in facts.drawn.items() if drawn], len(facts.drawn)
     if isinstance(source, Folder | Archives) and total > len(few) >= total / 4:
-        yield 1, f"files such as {few[0]} have few colors, as masks have, and others are pictures: write sources.Paired or sources.cityscapes()"
+        rule = "have few colors, as masks have, and others are pictures"
+        yield 1, f"files such as {few[0]} {rule} (sources.Paired or sources.cityscapes() read masks)"
 
 
 def patterns_of(paths: Sequence[str]) -> Counter[str]:

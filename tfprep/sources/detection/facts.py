@@ -41,9 +41,7 @@ class Facts:
 
     kinds: Mapping[str, Kind]  # of each field
     splits: Counter[str] = field(default_factory=Counter)  # number of samples
-    labels: dict[str, dict[str, int]] = field(
-        default_factory=dict
-    )  # number of samples or objects by label field and class
+    labels: dict[str, dict[str, int]] = field(default_factory=dict)  # of samples or objects, by field and class
     classes: dict[str, set[str]] = field(default_factory=dict)  # of the samples in each split
     empty: Counter[str] = field(default_factory=Counter)  # by split: without an object, or a file beside the image
     tally: dict[str, int] = field(default_factory=dict)  # what the source passed over

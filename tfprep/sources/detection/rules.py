@@ -165,12 +165,9 @@ _BOXES = (
     ("xywh", "xmin ymin width height, x y width height, x y w h, bbox, bboxes, box, boxes"),
 )
 """Names of the columns of boxes, in lower case and without other characters, and the form of their numbers."""
-_GROUP_COLUMN = re.compile(r"id$|patient|subject|person|group|sequence|video")
-"""Columns that say which images belong together, such as those of one patient."""
 _NUMBER = re.compile(r"-?\d+(?:[.]\d*)?(?:e-?\d+)?")
 _NO_CLASS = re.compile(r"[\[{].*|-?\d*[.]\d*[1-9]\d*")
 """Cells that are lists as text, or numbers with fractions."""
-_MOST_TEXT = 400
 _FLAGS = ({"0", "1"}, {"-1", "1"}, {"true", "false"})
 
 
@@ -197,9 +194,7 @@ class _Head:
 
     def doubt(self, text: str, certain: bool = False) -> None:
         """Note what a user has to check, and refuse the table unless it is certain."""
-        self.remarks.append(
-            (int(not certain), f"{self.path}: {text if len(text) <= _MOST_TEXT else text[:_MOST_TEXT] + ' …'}")
-        )
+        self.remarks.append((int(not certain), f"{self.path}: {text:.400}"))
 
 
 def _plain(column: str) -> str:
@@ -300,8 +295,9 @@ def _source(files: Files, head: _Head, table: str, image: str, splits: Any, targ
         head.doubt(such, certain=not has_masks)
     of_rows = bool(boxes and not nested)  # a row for each object
     splits = splits or splits_for(table, label is not None and not of_rows, head.images(head.image))
-    for column in (c for c in unread if isinstance(splits, Fractions) and _GROUP_COLUMN.search(_plain(c))):
-        if not of_rows and _plain(column) not in _LABELS and len({*head.filled(column)}) < len(head.filled(column)):
+    groups = (c for c in unread if c in varied and re.search("id$|patient|subject|group|video", _plain(c)))
+    for column in groups if isinstance(splits, Fractions) and not of_rows else ():
+        if _plain(column) not in _LABELS and len({*head.filled(column)}) < len(head.filled(column)):
             head.doubt(f"images with one {column!r} may get into two splits (group_by={column!r})", certain=True)
     options: dict[str, Any] = {"splits": splits, "box_format": "xyxy" if is_export else form}
     if of_rows:
@@ -443,6 +439,7 @@ _PARTS = (
     rf"{_MASK_WORD.pattern}|{_IMAGE_WORD}|jpegimages|raw|rgb|inputs?|frames|instances?|panoptic|depths?|bands?|channels?|b\d\d"
     r"|disp(?:arit(?:y|ies))?|flows?|surface_?normals|alphas?|mattes?|[hl]r|left|right|visible|vis?|thermal|infrared|n?ir|extra|anchors?"
     r"|unlabell?ed|quer(?:y|ies)|gallery|database|index|ref(?:erence)?s?|dist(?:orted)?|contents?|styles?|sources?|fg|bg"
+    r"|(?:patient|subject|scan|session|sequence|seq|video|visit|plot)s?[ _-]*\d+|before|after|pre|post"
     r"|clean|clear|noisy|haz[ey]|blur(?:red|ry)?|sharp|low|high|gray|grey|colou?r|original|augmented|resized|cropped|processed"
 )
 _PART = re.compile(rf"(?:{_PARTS})(?:[ _-]+(?:{_PARTS}))*[ _-]?\d*", re.IGNORECASE)
