@@ -394,7 +394,7 @@ def parquet_whose_test_has_no_labels(root: Path) -> None:
 
 CHECKED: dict[Callable[[Path], None] | str, str] = {
     "im/# im/a# t.csv=rows:im/:id,label,Lesion~ID:STEM,LABEL,FLAG": "images with one 'Lesion ID' may get into two splits",
-    "run/run1_f0# run/run2_f0# walk/walk3_f0#": "frames or slices of one series, such as run/run1_f*, may get into two splits",
+    "run/run1_f0# run/run2_f0# walk/walk3_f0#": "frames of one series, such as run/run1_f*, may get into two splits",
     parquet_whose_test_has_no_labels: "images of test-00000-of-00001.parquet have no labels, and are left out",
     'cat/a# dog/b# metadata.jsonl=rows:::{"file_name":"PATH","text":"one","kind":"LABEL"}': "not read: kind, the folders",
     "a# b# train.csv=rows:a:id,label:STEM,LABEL test.csv=rows:b:id,label:STEM,0": "test has the classes 0, which train does",

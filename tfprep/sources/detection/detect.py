@@ -57,8 +57,7 @@ def detect(folder: Path, layout: str | None = None, ignore: Sequence[str] = ()) 
         raise NotRecognized(f"this folder can be read in {len(accepted)} ways ({ways}): choose one", accepted)
     readings.sort(key=lambda one: (len(one.left), bool(one.doubts)))
     # What leaves nothing over may take masks for images, and what leaves annotations over would lose the labels.
-    annotated = (one for one in readings if one.layout not in ("folders", "images"))
-    nearest = [one for one in annotated if not one.doubts or one.layout == "masks"]
+    nearest = [one for one in readings if not one.doubts and one.layout not in ("folders", "images")]
     nearest = nearest or [one for one in readings if len(one.left) == len(readings[0].left)]
     causes += [doubt for one in nearest for doubt in one.doubts]
     if nearest and nearest[0].left:
@@ -159,7 +158,7 @@ def _about_splits(source: Any, facts: Facts, files: Files) -> Iterator[Remark]:
         frames = facts.series.total() - facts.series[""]
         if frames > facts.series[""] and len({name.rpartition("/")[0] for name in series}) < len(series) <= frames / 2:
             such = f"such as {min(series)}*, may get into two splits"
-            yield 0, f"frames or slices of one series, {such} (splits=Fractions(..., group_by={SERIES!r}))"
+            yield 0, f"frames of one series, {such} (splits=Fractions(..., group_by={SERIES!r}))"
     elif len(facts.splits) == 1:
         yield 0, f"all samples are in the split {min(facts.splits)!r}; none is left for another (splits=)"
     trains = [split for split in facts.splits if not is_test(split)]

@@ -49,9 +49,7 @@ class Facts:
     used: set[int] = field(default_factory=set)  # `hash` of the path of each file that samples are made of
     folder_words: Counter[str] = field(default_factory=Counter)  # words for splits in their folders
     file_words: Counter[str] = field(default_factory=Counter)  # and in the names of their files
-    series: Counter[str] = field(
-        default_factory=Counter
-    )  # number of samples by the beginning that `SERIES` finds, or ""
+    series: Counter[str] = field(default_factory=Counter)  # number of samples by what `SERIES` finds, or ""
     opened: int = 0
     problems: list[str] = field(default_factory=list)  # what is wrong with samples
     unfit_masks: int = 0  # number of masks that are JPEGs, or of another size than their images
