@@ -57,7 +57,7 @@ def detect(folder: Path, layout: str | None = None, ignore: Sequence[str] = ()) 
         raise NotRecognized(f"this folder can be read in {len(accepted)} ways ({ways}): choose one", accepted)
     readings.sort(key=lambda one: (len(one.left), bool(one.doubts)))
     # What leaves nothing over may take masks for images, and what leaves annotations over would lose the labels.
-    nearest = [one for one in readings if not one.doubts and one.layout not in ("folders", "images")]
+    nearest = [one for one in readings if not one.doubts and one.layout in ("coco", "voc", "yolo", "table", "masks")]
     nearest = nearest or [one for one in readings if len(one.left) == len(readings[0].left)]
     causes += [doubt for one in nearest for doubt in one.doubts]
     if nearest and nearest[0].left:
