@@ -586,30 +586,26 @@ def test_what_an_object_has_computed_for_itself_does_not_count():
     before = recipe.fingerprint()
     assert derived({}, None) == 3
     assert recipe.fingerprint() == before
-    kept, path, own = np.arange(3).view(OwnArray), OwnPath("/a/b"), OwnPartial(len, key=1)
-    frozen = OwnFrozen()
-    recipe = replace(recipe, depends=[lambda: (kept, path, own, frozen)])
-    before = recipe.fingerprint()
+    kept, path, own, frozen = np.arange(3).view(OwnArray), OwnPath("/a/b"), OwnPartial(len, key=1), OwnFrozen()
+    before = fingerprint_of((kept, path, own, frozen))
     assert (kept.total, str(path), path.name, own.kernel, frozen.kernel) == (3, "/a/b", "b", 3, 3)
-    assert recipe.fingerprint() == before
+    assert fingerprint_of((kept, path, own, frozen)) == before
     assert (vars(kept), vars(own), vars(frozen)) == ({"total": 3}, {"kernel": 3}, {"kernel": 3})
 
 
+def fingerprint_of(captured):
+    return Recipe("r", sources.Folder(), {"image": codecs.Jpeg()}, depends=[lambda: captured]).fingerprint()
+
+
 def test_what_a_class_leaves_out_of_its_pickle_does_not_count():
-    recipe = Recipe("r", sources.Folder(), {"image": codecs.Jpeg()})
-    one, other, without = (
-        replace(recipe, depends=[OwnReduce(*given)]).fingerprint() for given in ((1, 2), (3, 2), (1, 4))
-    )
+    one, without, other = (fingerprint_of(OwnReduce(*numbers)) for numbers in ((1, 2), (1, 4), (3, 2)))
     assert one == without != other
 
 
 @pytest.mark.parametrize("value", [np.sum, np.add, list[int], len, "a".upper, re.compile("a"), functools.partial(len)])
 def test_installed_callables_can_be_captured(value):
-    def fingerprint(captured):
-        return Recipe("r", sources.Folder(), {"image": codecs.Jpeg()}, depends=[lambda: captured]).fingerprint()
-
     others = [np.max, np.multiply, list[str], max, "b".upper, re.compile("b"), functools.partial(max)]
-    assert fingerprint(value) == fingerprint(value) not in map(fingerprint, others)
+    assert fingerprint_of(value) not in map(fingerprint_of, others)
 
 
 class Base:
