@@ -78,8 +78,7 @@ def raw_states(root: Path, texts: Iterable[str]) -> dict[str, RawState]:
 
 def open_raw(path: str | Path) -> BinaryIO:
     """Open a whole file for reading. OSError also if it is not a regular file: a FIFO would wait for a writer."""
-    if isinstance(path, Url):
-        check_local(path)
+    check_local(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
