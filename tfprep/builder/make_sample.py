@@ -84,9 +84,7 @@ class SampleMaker:
             reduced = reduction_for(transform) if transform is not None and is_reducible else 1
             if reduced not in decoded:
                 decoded[reduced] = self._decode(raw, size, reduced, pixels)
-            yield self._stages.make(
-                decoded[reduced], draws, size=size, transform=transform, reduced=reduced, augmented=variant > 0
-            )
+            yield self._stages.make(decoded[reduced], draws, size=size, transform=transform, reduced=reduced)
 
     @cached_property
     def _stages(self) -> Stages:

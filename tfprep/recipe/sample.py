@@ -67,7 +67,6 @@ class Stages:
         size: Size | None = None,
         transform: Transform | None = None,
         reduced: int = 1,
-        augmented: bool = True,
     ) -> Sample:
         """Return the sample after all stages.
 
@@ -77,7 +76,6 @@ class Stages:
             size: (height, width) of the sample's rasters; by default as they are.
             transform: What `transform(draws, size)` returned, if it was asked.
             reduced: The factor by which a JPEG was reduced when it was decoded (`tfprep.augment.warp.warp_sample`).
-            augmented: False where no step but those of derived inputs draws, so that nothing changes colors.
 
         Raises:
             SampleError: A stage cannot work on this sample.
@@ -91,7 +89,7 @@ class Stages:
                 sample = warp_sample(sample, self.kinds, transform, size=size, reduced=reduced, **self.rules)
         if self.derive:
             sample = self._derived(sample, draws)
-        return self._colored(sample, draws) if augmented and (self.color or self._policies) else sample
+        return self._colored(sample, draws) if self.color or self._policies else sample
 
     def transform(self, draws: Draws, size: Size | None) -> Transform | None:
         """Return all geometry as one transform; None where there is nothing to do, or it is not known ahead (`Custom`)."""
