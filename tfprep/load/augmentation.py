@@ -319,7 +319,8 @@ def _chains(options: LoaderOptions) -> list[tuple[str, list[Chain]]]:
     at = next((at for at, op in enumerate(geometry) if _by_epoch(op)), None)
     if at is None:
         return [("", [(geometry, color)])]
-    forms = [*_by_epoch(geometry[at]).values()][0 if options.training else -1 :]  # in evaluation the last one
+    forms = list(_by_epoch(geometry[at]).values())
+    forms = forms if options.training else forms[-1:]  # in evaluation the last one
     return [("", [((*geometry[:at], form, *geometry[at + 1 :]), color) for form in forms])]
 
 
