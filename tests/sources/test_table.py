@@ -254,6 +254,25 @@ def test_a_point_without_a_coordinate_rejects_its_image(tmp_path):
     assert list(fields) == ["0.png"]
 
 
+def test_classes_and_other_rows_are_as_many_as_their_boxes(tmp_path):
+    """Without geometry too, where nothing else looks at both."""
+    root = folder(tmp_path / "raw", {f"{n}.png": n for n in range(3)})
+    rows = [(["a", "b"], [[0, 0, 5, 5], [1, 1, 9, 9]], [1, 2]), (["a"], [[0, 0, 5, 5], [1, 1, 9, 9]], [1, 2])]
+    rows += [(["a", "b"], [[0, 0, 5, 5], [1, 1, 9, 9]], [1])]
+    write_jsonl(
+        root / "t.jsonl",
+        [{"file": f"{n}.png", "kind": kinds, "b": b, "age": age} for n, (kinds, b, age) in enumerate(rows)],
+    )
+    fields: dict = {"boxes": ("boxes", "b"), "ages": ("scalar", "age")}
+    source = Table("t.jsonl", "file", **LABEL, fields=fields)
+    kept, rejected = built(source, root, tmp_path / "out", row_fields={"boxes": ["ages"]})
+    assert kept["0.png"]["label"].tolist() == [0, 1]
+    assert rejected == {
+        "1.png": "'label' has a class for each box: 1 classes, 2 boxes",
+        "2.png": "'ages' has one row for each of 'boxes': 2 boxes, [1]",
+    }
+
+
 def test_fractions_by_group(tmp_path):
     content = [{"file": f"{i}.jpg", "kind": str(i % 2), "patient": f"{i // 8}{' ' * (i % 2)}"} for i in range(400)]
     fractions = Fractions(train=0.5, val=0.5, group_by="patient")

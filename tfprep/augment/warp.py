@@ -261,15 +261,21 @@ def _only_visible(
                 raise SampleError(
                     f"{rule}; write row_fields={{{name!r}: {unknown}}}, or [] if not", stage="geometry", field=name
                 )
+        check_rows(warped, kinds, name, row_fields.get(name, ()))
         for field in (name, *(field for field in row_fields.get(name, ()) if kinds.get(field) != "mask")):
             rows = np.asarray(warped[field])
-            several = kinds.get(field) == "points" and len(seen) and not len(rows) % len(seen)
-            if rows.shape[:1] != seen.shape and not several:
-                number = "the same number of rows" if kinds.get(field) == "points" else "one row"
-                rule = f"{field!r} has {number} for each of {name!r}"
-                raise SampleError(f"{rule}: {len(seen)} boxes, {list(rows.shape)}", stage="geometry", field=field)
-            kept[field] = rows[np.repeat(seen, len(rows) // len(seen))] if several else rows[seen]
+            kept[field] = rows[seen if len(rows) == len(seen) else np.repeat(seen, len(rows) // len(seen))]
     return kept
+
+
+def check_rows(sample: Sample, kinds: Mapping[str, Kind], boxes: str, row_fields: Sequence[str]) -> None:
+    """Raise SampleError unless each of these fields has a row, or one number of points, for each of the boxes."""
+    count = len(sample[boxes])
+    for field in (field for field in row_fields if kinds.get(field) != "mask"):
+        shape, is_points = np.shape(sample[field]), kinds.get(field) == "points"
+        if shape[:1] != (count,) and not (is_points and count and shape and not shape[0] % count):
+            rule = f"{field!r} has {'the same number of rows' if is_points else 'one row'} for each of {boxes!r}"
+            raise SampleError(f"{rule}: {count} boxes, {list(shape)}", field=field)
 
 
 # --- rasters --------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfprep import images
-from tfprep.augment.warp import Fill, reduction_for
+from tfprep.augment.warp import Fill, check_rows, reduction_for
 from tfprep.builder.layout import Layout
 from tfprep.builder.options import BuildOptions
 from tfprep.codecs import Feature, Original, Scalar
@@ -173,6 +173,10 @@ class SampleMaker:
                 if texts := warned[known:]:
                     before = {line.partition(": ")[2] for line in self.warned}  # also of a decode at another scale
                     self.warned.extend(f"{name}: {text}" for text in texts if text not in before)
+            stage.field = ""
+            for boxes, fields in self.recipe.row_fields.items():
+                if boxes in sample:  # those of derived boxes are for loaders
+                    check_rows(sample, self.kinds, boxes, fields)
         return sample
 
     @cached_property

@@ -320,11 +320,12 @@ def check_boxes(rows: Array, size: Size, names: Sequence[str], outside: Outside,
 
 @dataclass(frozen=True)
 class TableBoxes:
-    """Boxes of a table's column in the form that its option names."""
+    """Boxes of a table's column in the form that its option names. A list in `labels` has a class for each of them."""
 
     field: str
     format: BoxFormat = "xyxy"
     outside: Literal["reject", "cut"] = "reject"
+    labels: str = ""
 
     def size(self, raw: Mapping[str, Any]) -> Size | None:
         return None
@@ -338,6 +339,8 @@ class TableBoxes:
             raise SampleError(f"a box is a row of four numbers; got an array {list(rows.shape)}")
         assert size is not None  # these sources always have an image
         rows = rows.reshape(-1, 4)
+        if isinstance(classes := raw.get(self.labels), list) and len(classes) != len(rows):
+            raise SampleError(f"{self.labels!r} has a class for each box: {len(classes)} classes, {len(rows)} boxes")
         corners = convert_boxes(rows, "xyxy", source=self.format, size=size)
         names = [f"box {number}" for number in range(len(rows))]
         check_not_shares(corners.tolist())
@@ -347,7 +350,8 @@ class TableBoxes:
 
 def table_boxes(kinds: Mapping[str, Kind], form: BoxFormat, outside: Outside = "reject") -> dict[str, FieldDecoder]:
     """Return the decoder of each field of boxes."""
-    return {name: TableBoxes(name, form, outside) for name, kind in kinds.items() if kind == "boxes"}
+    boxes = [name for name, kind in kinds.items() if kind == "boxes"]
+    return {name: TableBoxes(name, form, outside, "label" if len(boxes) == 1 else "") for name in boxes}
 
 
 def check_not_shares(outlines: Sequence[Sequence[float]], objects: Sequence[Any] = ()) -> None:
