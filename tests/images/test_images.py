@@ -285,6 +285,15 @@ def test_numbers_that_pillow_changes_are_refused(data):
             images.decode_pixels(data)
 
 
+def test_an_image_of_signed_numbers_does_not_become_8_bits():
+    """Pillow makes 255 of -1, white of what is darkest."""
+    for byteorder in "<>":
+        data = tiff(np.array([[3, -1]], np.int8), byteorder=byteorder)
+        with pytest.raises(SampleError, match=r"its numbers are signed.*sources.Pixels\(\)"):
+            images.decode_image(data)
+        np.testing.assert_array_equal(images.decode_pixels(data)[:, :, 0], [[3, -1]])
+
+
 def test_numbers_that_pillow_keeps():
     for array in (np.array([[3, 127]], np.int8), np.array([[3, 1 << 30]], np.uint32), np.array([[-3, 9]], np.int16)):
         np.testing.assert_array_equal(images.decode_map(tiff(array)), array)

@@ -79,6 +79,8 @@ def decode_image(data: bytes, *, reduced: int = 1, background: Color | None = WH
                 "the image has 16 bits per channel, and 8 would be lost; keep them with pixels={'image': sources.Pixels()}, "
                 "or ask for 8 with sources.Pixels(to='uint8')"
             )
+        if _is_signed(image):
+            raise SampleError("its numbers are signed, and negative ones would be light; read it by sources.Pixels()")
         if pillow_orientation(image, data) > 1:  # Pillow turns a TIFF by itself when it decodes it
             note_turned(True)
         pixels = rgb_pixels(image, background)
@@ -137,8 +139,7 @@ def _numbers(image: Image.Image, data: bytes) -> Array:
     TIFF whose 0 is white."""
     image.load()
     array = upright(_native(np.asarray(image)), pillow_orientation(image, data))
-    bits, tags = bits_per_channel(image, data), getattr(image, "tag_v2", {})
-    signed = _SIGNED in tags.get(_TIFF_SAMPLE_FORMAT, ())
+    bits, tags, signed = bits_per_channel(image, data), getattr(image, "tag_v2", {}), _is_signed(image)
     wrapped = array > _HIGHEST_INT8 if signed and array.dtype == np.uint8 else (array < 0) & (not signed and bits == 32)
     if bits > 8 * array.dtype.itemsize or (array.dtype.kind != "f" and wrapped.any()):
         rule = f"Pillow makes {array.dtype} of {image.format} with {bits}{' signed' if signed else ''} bits per channel"
@@ -152,6 +153,10 @@ def _numbers(image: Image.Image, data: bytes) -> Array:
         return array
     numbers = np.rint(np.arange(white + 1) * (levels / white)).astype(array.dtype)
     return np.asarray(numbers[array])
+
+
+def _is_signed(image: Image.Image) -> bool:
+    return _SIGNED in getattr(image, "tag_v2", {}).get(_TIFF_SAMPLE_FORMAT, ())
 
 
 def _native(array: Array) -> Array:
