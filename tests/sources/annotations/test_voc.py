@@ -118,6 +118,7 @@ def test_what_is_wrong_with_a_file_rejects_its_image(tmp_path):
         "boxless": (xml([("cat", 0)]), "object 1 has no bndbox"),
         "words": (xml([("cat", "a", 4, 20, 21, 0)]), "object 1 has no bndbox"),
         "negative": (xml([("cat", 20, 4, 3, 21, 0)]), "object 1: its box [19, 3, 3, 21] covers no pixel"),
+        "flag": (xml([("cat", 3, 4, 20, 21, True)]), "object 1: difficult is 0 or 1; got 'True'"),
         "far": (xml([("cat", 3, 4, 90, 21, 0)]), "reaches outside the image of 56 x 40"),
         "other": (xml([right], (50, 60)), "the annotations are for an image of 60 x 50, this one is 56 x 40"),
         "turned": (xml([right], (56, 40)), "the annotations are for an image of 40 x 56, this one is 56 x 40"),
@@ -127,4 +128,5 @@ def test_what_is_wrong_with_a_file_rejects_its_image(tmp_path):
     files = {f"Annotations/{name}.xml": content for name, (content, _) in contents.items()}
     root = folder(tmp_path / "data", {**files, **{f"JPEGImages/{name}.png": 1 for name in contents}})
     reasons = {f"JPEGImages/{name}.png": reason for name, (_, reason) in contents.items()}
-    check_rejected(sources.Voc(bad_annotations="reject"), root, tmp_path / "out", reasons)
+    fields = ("boxes", "box_labels", "difficult")
+    check_rejected(sources.Voc(fields=fields, bad_annotations="reject"), root, tmp_path / "out", reasons)

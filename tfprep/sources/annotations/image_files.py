@@ -146,7 +146,9 @@ class Voc(AnnotatedSource):
             label = class_of(_text(one, "name"), numbers, tally, where)
             if label is None:
                 return None
-            flags = {"difficult": int(_text(one, "difficult") == "1")}
+            if (difficult := _text(one, "difficult") or "0") not in ("0", "1") and "difficult" in self.fields:
+                raise WrongAnnotation(f"{where}: difficult is 0 or 1; got {difficult!r:.60}")
+            flags = {"difficult": int(difficult == "1")}
             box = one.find("bndbox")
             try:
                 x0, y0, x1, y1 = (float(_text(box, side)) for side in ("xmin", "ymin", "xmax", "ymax"))
