@@ -254,6 +254,17 @@ def test_a_point_without_a_coordinate_rejects_its_image(tmp_path):
     assert list(fields) == ["0.png"]
 
 
+def test_an_image_without_points_is_rejected_and_not_those_with_points(tmp_path):
+    """Also where most images have none."""
+    root = folder(tmp_path / "raw", {f"{n}.png": n for n in range(3)})
+    eyes = [[[1, 2, 1]], [], []]
+    write_jsonl(root / "t.jsonl", [{"file": f"{n}.png", "eyes": points} for n, points in enumerate(eyes)])
+    fields, rejected = built(Table("t.jsonl", "file", fields={"p": ("points", "eyes")}), root, tmp_path / "out")
+    assert list(fields) == ["0.png"]
+    assert rejected.keys() == {"1.png", "2.png"}
+    assert all("does not say whether a row has 2 or 3 numbers" in reason for reason in rejected.values())
+
+
 def test_classes_and_other_rows_are_as_many_as_their_boxes(tmp_path):
     """Without geometry too, where nothing else looks at both."""
     root = folder(tmp_path / "raw", {f"{n}.png": n for n in range(3)})

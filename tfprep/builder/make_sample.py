@@ -370,7 +370,8 @@ def _decode_field(value: Any, kind: Kind, reduced: int) -> Any:
     if kind == "boxes" and (array.shape == (4,) or not array.size):  # one by itself, or none
         return array.reshape(-1, 4)
     if kind == "points" and not array.size:
-        return array
+        rule = "it has no points, and an empty list does not say whether a row has 2 or 3 numbers"
+        raise SampleError(f"{rule}; give all rows a third number, visible, and this image one row with 0 for it")
     check_form(array, kind)
     return array
 
