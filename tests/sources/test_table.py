@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.sources.building import built, folder, write_picture
+from tests.sources.building import built, fields_of, folder, write_picture
 from tfprep import codecs
 from tfprep.errors import BuildError, SourceError
 from tfprep.sources import Fractions, Table, rows
@@ -263,6 +263,13 @@ def test_an_image_without_points_is_rejected_and_not_those_with_points(tmp_path)
     assert list(fields) == ["0.png"]
     assert rejected.keys() == {"1.png", "2.png"}
     assert all("does not say whether a row has 2 or 3 numbers" in reason for reason in rejected.values())
+
+
+def test_an_empty_list_of_numbers_has_the_type_of_the_others(tmp_path):
+    root = folder(tmp_path / "raw", {f"{n}.png": n for n in range(3)})
+    write_jsonl(root / "t.jsonl", [{"file": f"{n}.png", "n": numbers} for n, numbers in enumerate(([], [1, 2], []))])
+    fields = fields_of(Table("t.jsonl", "file", **N), root, tmp_path / "out")
+    assert {key: row["n"].tolist() for key, row in fields.items()} == {"0.png": [], "1.png": [1.0, 2.0], "2.png": []}
 
 
 def test_classes_and_other_rows_are_as_many_as_their_boxes(tmp_path):

@@ -123,9 +123,10 @@ def number_cell(cell: Any, whole: bool) -> Any:
 
 
 def is_whole(cell: Any) -> bool:
-    """Every number in the cell is a whole number, spelled as one. An empty cell does not say otherwise."""
+    """Every number in the cell is a whole number, spelled as one. An empty cell does not say otherwise, but an empty list does:
+    it becomes an array of floats, and a field has one type."""
     if isinstance(cell, list | tuple):
-        return all(map(is_whole, cell))
+        return len(cell) > 0 and all(map(is_whole, cell))
     if isinstance(cell, str):
         return not cell or _WHOLE_NUMBER.fullmatch(cell) is not None
     return cell is None or isinstance(cell, int)
