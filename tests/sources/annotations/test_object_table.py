@@ -105,6 +105,14 @@ def test_a_wrong_row_rejects_its_image(tmp_path, row, reason):
     assert reason in rejected["0.png"]
 
 
+def test_a_box_within_a_box_is_wrong(tmp_path):
+    rows = [{"id": "0.png", "box": box} for box in ([1, 2, 3, 4], [1, 2, 3, [4]], [[1], [2], [3], [4]])]
+    root = folder(tmp_path / "raw", {"t.jsonl": "\n".join(map(json.dumps, rows)), "0.png": 0})
+    with pytest.warns(UserWarning, match="1 samples have warnings"):
+        fields = fields_of(ObjectTable("t.jsonl", "id", boxes="box"), root, tmp_path / "out")
+    assert fields["0.png"]["boxes"].tolist() == [[1, 2, 3, 4]]
+
+
 def test_decimal_commas_end_the_build(tmp_path):
     """Otherwise the boxes of whole numbers would be kept, and the others of the same image dropped."""
     root = table(tmp_path, "id;a;b;c;d", "0.png;1;2;10;20", "0.png;1,5;2;10,5;20")

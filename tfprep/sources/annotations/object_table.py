@@ -179,6 +179,6 @@ def box_cells(columns: tuple[str, ...], cells: Mapping[str, Any]) -> list[float]
     if all(map(_empty, cell)):
         return None
     values = [number_cell(value, False) for value in cell]
-    if None in values:
+    if not all(isinstance(value, float) for value in values):  # None where it is empty, a list where it is nested
         raise WrongAnnotation(f"expected the four numbers of a box; got {values}")
     return values
