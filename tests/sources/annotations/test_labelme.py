@@ -75,6 +75,7 @@ def test_what_is_wrong_with_a_file_rejects_its_image(tmp_path):
             labelme(shape("cat", SQUARE), shape("dog", SQUARE[:2], "circle")),
             "shape 1: the type 'circle' is not read",
         ),
+        "group": (labelme(shape("cat", SQUARE, group=[1])), "shape 0: a group_id is a number or null; got [1]"),
         "outside": (labelme(shape("cat", [[-9, 5], [14, 5], [14, 15]])), "reaches outside the image"),
         "size": (labelme(size=(41, 56)), "the annotations are for an image of 56 x 41"),
         "good": (labelme(shape("cat", SQUARE)), ""),

@@ -271,7 +271,9 @@ def _objects(source: LabelMe, data: bytes, path: str, numbers: dict[str, int], t
         corners = _corners_of(shape, kind)
         if not all(math.isfinite(value) for value in corners) or len(corners) < 6:
             raise WrongAnnotation(f"{name}: a polygon is three points or more; it has {len(corners) // 2}")
-        return {"id": name, "label": label, "polygons": [corners], "group": shape.get("group_id")}
+        if not isinstance(group := shape.get("group_id"), int | float | str | None):
+            raise WrongAnnotation(f"{name}: a group_id is a number or null; got {group!r:.60}")
+        return {"id": name, "label": label, "polygons": [corners], "group": group}
 
     part = source.objects_of(enumerate(content["shapes"]), item_of)
     objects: dict[Any, dict[str, Any]] = {}
