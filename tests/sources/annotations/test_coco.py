@@ -209,6 +209,7 @@ def test_what_reaches_outside_may_be_cut(tmp_path):
         ('{"images": [{"id": 1}], "annotations": [], "categories": []}', "expected the file_name of an image"),
         ('{"images": [{"id": 1, "file_name": "../../x.png"}], "annotations": []}', "below it"),
         (f'{{"images": [{{"id": {1 << 63}}}], "annotations": []}}', "images[0] has no 'id', a whole number of 64 bits"),
+        ('{"images": [], "annotations": [], "categories": [{"id": 1, "keypoints": 3}]}', "its keypoints are a list"),
         (
             '{"images": [], "annotations": []}\n{"images": []}',
             "line 2, column 1: the annotations are not whole JSON: there is more after its end",

@@ -197,12 +197,13 @@ class CocoFile:
 
 
 def _category(path: Path, category: Any) -> tuple[float | str, tuple[str | None, int]]:
-    if not isinstance(category, dict) or not isinstance(category.get("id"), int | float | str):
-        raise SourceError(f"{path}: a category is an object with an id and a name; got {category!r:.80}")
+    points = category.get("keypoints") or [] if isinstance(category, dict) else None
+    if not isinstance(points, list) or not isinstance(category.get("id"), int | float | str):
+        rule = "a category is an object with an id and a name, and its keypoints are a list"
+        raise SourceError(f"{path}: {rule}; got {category!r:.80}")
     name = category.get("name")
     known = key_of(name.strip()) if isinstance(name, str) else ""
-    points = len(category.get("keypoints") or ())
-    return category["id"], (known if known and not class_name_fault(known) else None, points)
+    return category["id"], (known if known and not class_name_fault(known) else None, len(points))
 
 
 class CocoFiles:
