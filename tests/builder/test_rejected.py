@@ -141,7 +141,7 @@ def test_samples_of_another_form_are_rejected_in_every_shard(full):
     assert [sample["key"] for sample in full.rejected()] == [f"{key}.jpg" for key in odd]
     assert {sample["error"] for sample in full.rejected()} == {
         "it is mask of uint16 [H, W], most samples have mask of uint8 [H, W]; a field has one dtype and rank in a dataset, "
-        "and an image one number of channels"
+        "an image one number of channels, and points one of columns"
     }
     check_whole(full.out)
     full.build(full.out.with_name("two"), workers=2)

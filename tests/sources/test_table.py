@@ -265,6 +265,16 @@ def test_an_image_without_points_is_rejected_and_not_those_with_points(tmp_path)
     assert all("does not say whether a row has 2 or 3 numbers" in reason for reason in rejected.values())
 
 
+def test_points_have_one_number_of_columns_in_a_dataset(tmp_path):
+    root = folder(tmp_path / "raw", {f"{n}.png": n for n in range(3)})
+    eyes = [[[1, 2, 1]], [[1, 2]], [[3, 4, 0], [5, 6, 1]]]
+    write_jsonl(root / "t.jsonl", [{"file": f"{n}.png", "eyes": points} for n, points in enumerate(eyes)])
+    source = Table("t.jsonl", "file", fields={"p": ("points", "eyes")})
+    fields, rejected = built(source, root, tmp_path / "out", store={"image": codecs.Raw(), "p": codecs.Raw()})
+    assert {key: row["p"].tolist() for key, row in fields.items()} == {"0.png": eyes[0], "2.png": eyes[2]}
+    assert "it is points of float32 [H, 2], most samples have points of float32 [H, 3]" in rejected["1.png"]
+
+
 def test_an_empty_list_of_numbers_has_the_type_of_the_others(tmp_path):
     root = folder(tmp_path / "raw", {f"{n}.png": n for n in range(3)})
     write_jsonl(root / "t.jsonl", [{"file": f"{n}.png", "n": numbers} for n, numbers in enumerate(([], [1, 2], []))])

@@ -1,4 +1,5 @@
-"""The form of a stored field: its kind, dtype and rank, and an image's channels. A dataset has one form for each field.
+"""The form of a stored field: its kind, dtype and rank, an image's channels and the numbers of a point. A dataset has one form
+for each field.
 
 Records may differ all the same: for example one mask of 16 bits among thousands of 8 bits. No shard can know which of them is
 the exception, so each shard counts its samples by form. When all shards are built, the most common form becomes the dataset's,
@@ -39,6 +40,8 @@ def form_of(spec: FieldSpec) -> str:
     axes = ["H", "W", "C", *(f"D{axis}" for axis in range(3, len(spec.shape)))][: len(spec.shape)]
     if spec.kind == "image":  # statistics and batches are by channel
         axes[2:3] = map(str, spec.shape[2:3])
+    elif spec.kind == "points":  # x and y, or visible too
+        axes[-1:] = map(str, spec.shape[-1:])
     return f"{spec.kind} of {spec.dtype} [{', '.join(axes)}]"
 
 
@@ -70,8 +73,8 @@ def check_expected(specs: Mapping[str, FieldSpec], expected: Mapping[str, str]) 
     for name, form in expected.items():
         if name in specs and form_of(specs[name]) != form:
             reason = (
-                f"it is {form_of(specs[name])}, most samples have {form}; a field has one dtype and rank in a dataset, and an "
-                "image one number of channels"
+                f"it is {form_of(specs[name])}, most samples have {form}; a field has one dtype and rank in a dataset, an "
+                "image one number of channels, and points one of columns"
             )
             raise SampleError(reason, stage="encode", field=name)
 
