@@ -170,6 +170,20 @@ def test_broken_files_are_named(tmp_path, change, message):
         list(sources.Table("a.parquet", image="image", label="label").scan(tmp_path / "raw").entries)
 
 
+def test_a_page_with_another_checksum_is_damaged(tmp_path):
+    """Spark writes checksums; Arrow does on request."""
+    ages = pa.table({"image": ["0.png", "1.png", "2.png"], "age": [1.25, 7.5, 9.0]})
+    options = {"use_dictionary": False, "compression": "none", "write_page_checksum": True}
+    pq.write_table(ages, tmp_path / "a.parquet", **options)
+    data = (tmp_path / "a.parquet").read_bytes()
+    assert data.count(np.float64(7.5).tobytes()) == 1
+    damaged = data.replace(np.float64(7.5).tobytes(), np.float64(7.0).tobytes(), 1)
+    (tmp_path / "a.parquet").write_bytes(damaged)
+    source = sources.Table("a.parquet", image="image", fields={"age": ("scalar", "age")})
+    with pytest.raises(SourceError, match=r"a\.parquet cannot be read as \.parquet: .*(CRC|checksum)"):
+        list(source.scan(tmp_path).entries)
+
+
 def test_copies_in_a_folder_relative_to_the_current_one(root, tmp_path, monkeypatch):
     monkeypatch.delenv("TFPREP_STAGING")
     monkeypatch.setenv("XDG_CACHE_HOME", "cache")

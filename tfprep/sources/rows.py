@@ -244,7 +244,8 @@ def _opened(path: Path) -> pq.ParquetFile:
     import pyarrow.parquet
 
     open_raw(path).close()  # an error if it is a pipe, which would wait for a writer
-    return pyarrow.parquet.ParquetFile(path.absolute())  # Arrow may take another path for a URL
+    # Checksums of pages, which Spark writes, are compared only if asked. Arrow may take a path that is not absolute for a URL.
+    return pyarrow.parquet.ParquetFile(path.absolute(), page_checksum_verification=True)
 
 
 def _parquet_columns(path: Path) -> list[str]:
