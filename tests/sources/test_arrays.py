@@ -65,13 +65,23 @@ def test_stars_in_the_names_of_files_and_of_arrays(tmp_path):
     assert len(entries) == 6
 
 
-def test_a_damaged_compressed_array_is_named(tmp_path):
-    np.savez_compressed(tmp_path / "d.npz", x=RGB)
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_a_damaged_array_of_an_archive_is_named(tmp_path, save):
+    save(tmp_path / "d.npz", x=RGB)
     data = bytearray((tmp_path / "d.npz").read_bytes())
-    data[60:200] = bytes(140)
+    data[300:340] = bytes(40)
     (tmp_path / "d.npz").write_bytes(data)
     with pytest.raises(SourceError, match=r"d\.npz: x\.npy cannot be read: "):
         Arrays("d.npz:x").scan(tmp_path)
+
+
+def test_a_damaged_header_is_named(tmp_path):
+    np.save(tmp_path / "x.npy", RGB)
+    whole = (tmp_path / "x.npy").read_bytes()
+    for before, after in ((b"}", b" "), (b"'shape'", b"'shape "), (b"False", b"Fa se")):
+        (tmp_path / "x.npy").write_bytes(whole.replace(before, after, 1))
+        with pytest.raises(SourceError, match=r"x\.npy is not an array of NumPy that can be read"):
+            Arrays("x.npy").scan(tmp_path)
 
 
 @pytest.mark.parametrize("number", [np.nan, -np.inf, 1e39])

@@ -1,11 +1,13 @@
 """Images in NumPy's files (https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html): .npy, and .npz with several.
 
 The rows of an array that is stored in C order are one after another, so that each image has its own place in the file. A
-compressed array of a .npz has none: a plain copy is made once (`tfprep.sources.raw.staged`).
+compressed array of a .npz has none: a plain copy is made once (`tfprep.sources.raw.staged`). One that is not compressed is
+compared once with its checksum.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import zipfile
 import zlib
@@ -14,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -157,10 +160,11 @@ def stored_arrays(root: Path, text: str) -> list[StoredArray]:
             holes = inside.match_path(f"{path[: -len('.npz')]}.npz/{member.name}")
             if holes is None:
                 continue
-            place, start = path, member.start
+            place, start, kind = path, member.start, f".{member.name}".replace("/", "_")
             if member.deflated:
-                kind = f".{member.name}".replace("/", "_")
                 place, start = str(staged(root / path, kind, partial(_unpack, root / path, member.name))), 0
+            else:  # rows are read by their places, without the checksum of the whole
+                staged(root / path, f"{kind}.whole", partial(_compare, root / path, member.name))
             found.append(_stored(root, f"{path}/{member.name.removesuffix('.npy')}", place, start, holes))
     if not found:
         raise SourceError(f"{root}: no array fits {text!r}")
@@ -175,6 +179,13 @@ def _unpack(path: Path, name: str, target: BinaryIO) -> None:
         raise SourceError(f"{path}: {name} cannot be read: {error}") from error
 
 
+def _compare(path: Path, name: str, target: BinaryIO) -> None:
+    """Compare an array with its checksum, once for each state of its file, and note it."""
+    with open(os.devnull, "wb") as nowhere:
+        _unpack(path, name, nowhere)
+    target.write(b"whole")
+
+
 def _stored(root: Path, name: str, file: str, start: int, holes: Holes) -> StoredArray:
     headers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     try:
@@ -182,7 +193,7 @@ def _stored(root: Path, name: str, file: str, start: int, holes: Holes) -> Store
             opened.seek(start)
             shape, fortran, dtype = headers[np.lib.format.read_magic(opened)](opened)
             return StoredArray(name, holes, file, opened.tell(), shape, dtype, fortran)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, SyntaxError, TokenError) as error:
         raise SourceError(f"{root / name} is not an array of NumPy that can be read: {error}") from error
 
 
