@@ -89,6 +89,10 @@ def test_lists_of_images_give_the_splits(voc, tmp_path):
     assert "No such file" in rejected["JPEGImages/absent.*"]
     with pytest.raises(SourceError, match=r"no list fits 'ImageSets/Main/\{split\}_x\.txt'"):
         list(sources.Voc(sets="ImageSets/Main/{split}_x.txt").scan(voc).entries)
+    for line in ("/etc/one", "../../one"):
+        (voc / "ImageSets/Main/train.txt").write_text(f"{line}\n")
+        with pytest.raises(SourceError, match=r"Main/train\.txt: expected a path relative to the data's root"):
+            list(source.scan(voc).entries)
 
 
 def test_masks_with_palettes_are_read_by_their_numbers(voc, tmp_path):

@@ -30,7 +30,7 @@ from tfprep.sources.annotations.listing import (
     object_rows,
 )
 from tfprep.sources.annotations.objects import check_drawing
-from tfprep.sources.cells import sorted_classes
+from tfprep.sources.cells import path_cell, sorted_classes
 from tfprep.sources.folder import split_files
 from tfprep.sources.patterns import Companions, Holes, Pattern, check_placeholders, compile_pattern
 from tfprep.sources.raw import text_lines
@@ -135,7 +135,10 @@ class Voc(AnnotatedSource):
     ) -> Iterator[tuple[AnnotatedImage, Holes]]:
         for path, placeholders in split_files(root, self.sets or "", self.splits, "list", tally):
             for line in filter(None, text_lines(root / path, "list of images")):
-                holes = {**placeholders, "_1": line}
+                try:
+                    holes = {**placeholders, "_1": path_cell(line)}
+                except SourceError as error:
+                    raise SourceError(f"{root / path}: {error}") from error
                 found, own = (companions.find(pattern, holes)[0] for pattern in (image, annotations))
                 yield AnnotatedImage(found, placeholders["split"], own), holes
 
