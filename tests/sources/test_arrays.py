@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from tests.sources.building import fields_of
-from tfprep.errors import SampleError, SourceError
+from tests.sources.building import built, fields_of
+from tfprep import codecs
+from tfprep.errors import BuildError, SampleError, SourceError
 from tfprep.sources import Arrays
 from tfprep.sources.detection.detect import detect
 
@@ -73,6 +74,22 @@ def test_a_damaged_array_of_an_archive_is_named(tmp_path, save):
     (tmp_path / "d.npz").write_bytes(data)
     with pytest.raises(SourceError, match=r"d\.npz: x\.npy cannot be read: "):
         Arrays("d.npz:x").scan(tmp_path)
+
+
+def test_an_array_that_is_written_again_during_a_build_ends_it(tmp_path):
+    """Its rows are in other places than those that were listed."""
+    root = tmp_path / "raw"
+    root.mkdir()
+    np.savez(root / "d.npz", x=RGB)
+
+    def derived(sample, generator):
+        np.savez(root / "d.npz", a=np.zeros(99), x=RGB + 1)
+        return sample["image"][:, :, 0]
+
+    store = {"image": codecs.Raw(), "m": codecs.Raw()}
+    with pytest.raises(BuildError, match=r"d\.npz changed while the build was running, .*; run the build again"):
+        built(Arrays("d.npz:x"), root, tmp_path / "out", store=store, derive={"m": derived})
+    assert len(fields_of(Arrays("d.npz:x"), root, tmp_path / "out")) == len(RGB)
 
 
 def test_a_damaged_header_is_named(tmp_path):

@@ -32,6 +32,7 @@ from tfprep.recipe.sample import SampleStage, Stages, check_form
 from tfprep.seeding import generator
 from tfprep.sources import Entry, FieldDecoder, Listing, read_files
 from tfprep.sources.pixels import TURNED, PixelDecoder
+from tfprep.sources.raw import parse_reference, state_of
 from tfprep.storage.urls import folder_at, is_remote
 
 _PLACED: frozenset[Kind] = frozenset({"mask", "map", "boxes", "points"})
@@ -332,6 +333,23 @@ class BuildContext:
         sha256.update(json.dumps(values).encode())
         parts = {**raw, **dict(zip(self.listing.values, values, strict=True))}
         return RawSample(parts, sha256.digest()[:16], image_digest)
+
+    def check_places(self, files: Sequence[str], stat: str) -> None:
+        """Raise BuildError if a file below the root, of which parts were read, is not as it was when they were listed.
+
+        Args:
+          files: The references of a sample.
+          stat: The states of their files when they were listed.
+        """
+        if not any("//" in file for file in files) or is_remote(root := self._folder[0]):
+            return
+        for text, listed in zip(files, stat.split(" "), strict=True):
+            file, _, size, *_ = parse_reference(text)
+            # Others are copies, which belong to one content, or records with checksums.
+            is_part = size is not None and not file.startswith("/") and "://" not in file
+            if is_part and state_of(root / file).text != listed:
+                rule = "changed while the build was running, and its parts may be in other places"
+                raise BuildError(f"{file} {rule}; run the build again")
 
     def digest(self, files: Sequence[str], values: Sequence[Any]) -> bytes:
         """Return only the digest of `read`; it is empty if a file cannot be read."""

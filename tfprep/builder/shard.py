@@ -257,14 +257,17 @@ class _Shard:
 
     def add(self, position: int) -> None:
         """Make all variants of a sample, write them and add them up; or note why the sample is rejected."""
-        key, files, values, *_ = self._task.samples[position]
+        key, files, values, stat, _ = self._task.samples[position]
         digest = b""
         made: _Made | None = None
         try:
             if position in self._task.skip:  # Its files are not read: that may be what takes too long.
                 raise SampleError(self._task.skip[position], stage="process")
             started = perf_counter()
-            raw = self._context.read(files, values)
+            try:
+                raw = self._context.read(files, values)
+            finally:
+                self._context.check_places(files, stat)
             self._spent("read", started)
             digest = raw.digest
             made = self._made(position, key, raw)
