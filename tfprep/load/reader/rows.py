@@ -448,7 +448,7 @@ class RowReader:
         self.files, self._announce = Files(reading.paths), reading.announce
         self._may_change = (np.array(reading.imported, bool) & ~self.files.remote).tolist()
         self.maps = False
-        """True if records whose checksums were compared before are read from mappings (`Files.mapped`)."""
+        """True if records whose checksums were compared before are read from mappings (`Files.mapping`)."""
         self.places: list[Place] = []
         self.columns = len(COLUMNS)
         """The number of columns of `Rows`."""
@@ -480,18 +480,22 @@ class RowReader:
             for cells in table:  # all at once: a thread that waits for one after the other would be slower
                 for place in self.read_places:
                     self.files.will_need(*cells[place.first : place.first + 3])
+        raw = {name: _bytes_by_row(values[into]) for place in self.read_places for name, into in place.direct.items()}
         for number, cells in enumerate(table):
-            if reason := self._fill_row(values, cells, state):
+            if reason := self._fill_row(values, raw, cells, state):
                 unread.append(UnreadRow(number, reason))
         return unread
 
-    def _fill_row(self, values: Mapping[str, Any], cells: Sequence[int], state: ThreadState) -> str:
-        """Fill a row; return why it cannot be read, "" if it was."""
+    def _fill_row(
+        self, values: Mapping[str, Any], raw: Mapping[str, Array], cells: Sequence[int], state: ThreadState
+    ) -> str:
+        """Fill a row; return why it cannot be read, "" if it was. `raw`: the rows of direct fields as bytes."""
         for place in self.read_places:
             state.path, state.offset = self.files.paths[cells[place.first]], cells[place.first + 1]
             try:
                 state.enter("read")
-                contents = self._read(values, place, cells, state)
+                if not (contents := self._read(raw, place, cells, state)) and place.augmenter is None:
+                    continue  # all of it was read into its row
                 state.enter("decode")
                 if place.augmenter is not None:
                     place.augmenter.fill(contents, values, cells, state)
@@ -512,7 +516,7 @@ class RowReader:
         return ""
 
     def _read(
-        self, values: Mapping[str, Any], place: Place, cells: Sequence[int], state: ThreadState
+        self, raw: Mapping[str, Array], place: Place, cells: Sequence[int], state: ThreadState
     ) -> Mapping[str, Array]:
         """Return the bytes of each field, valid until the next call; raw fields are read into their rows instead."""
         number, offset, size, crc = cells[place.first : place.first + 4]
@@ -525,19 +529,19 @@ class RowReader:
             contents = {name: frame[cells[at] - offset :][: cells[at + 1]] for name, at in place.spans}
             return contents | {"": frame[HEADER_BYTES:-FOOTER_BYTES]} if place.whole else contents
         contents = {}
+        mapping = self.files.mapping(number) if self.maps else None
         spans, first, last, wanted = [], offset + size, offset, 0
         for name, at in place.spans:
             start, length = cells[at], cells[at + 1]
             state.bytes_read += length
-            target = None
-            if name in place.direct and not self.files.remote[number]:
-                row = values[place.direct[name]][cells[ROW], ...].reshape(-1).view(np.uint8)
-                target = row if length == len(row) else None
-            mapped = self.files.mapped(number, start, length) if self.maps else None
-            if mapped is not None and target is not None:
-                target[...] = mapped
-            elif mapped is not None:
-                contents[name] = mapped
+            target = raw[name][cells[ROW]] if name in raw and not self.files.remote[number] else None
+            if target is not None and len(target) != length:
+                target = None
+            if mapping is not None and start + length <= len(mapping):
+                if target is not None:
+                    target[...] = mapping[start : start + length]
+                else:
+                    contents[name] = mapping[start : start + length]
             elif target is not None:
                 self.files.read(number, start, target)
             else:
@@ -549,3 +553,8 @@ class RowReader:
         for name, start, length in spans:
             contents[name] = self.files.read(number, start, state.room(length, f"bytes of {name}"), state.fetched)
         return contents
+
+
+def _bytes_by_row(values: Array) -> Array:
+    """An array as uint8 [rows, bytes]."""
+    return values.reshape(len(values), -1).view(np.uint8)
