@@ -165,6 +165,7 @@ def test_a_line_that_is_not_an_object_rejects_its_image(tmp_path):
         ("names: {-1: a, 2: b}\ntrain: images/train", "names is a list"),
         ("names: {0: a, 1000000000: b}\ntrain: images/train", "all numbers from 0"),
         ("names: [a, a]\ntrain: images/train", "two classes have one name"),
+        ("names: [a, b]\nnc: 3\ntrain: images/train", "nc is 3, and there are 2 names"),
         ("names: [a, ]\ntrain: ~\nval: null", "there is neither train nor val nor test"),
         ("names:\n- a\n-\ntrain: images/train", "names is a list"),
         ("names: &a [a]\ntrain: *a", "has aliases"),

@@ -212,6 +212,8 @@ class DataYaml:
         """Read the file. SourceError if it is not as it should be, or none of its splits is below the root."""
         content = _yaml(root / path)
         names = _names(root / path, content.get("names"))
+        if (count := content.get("nc", "")) not in _NOTHING and count != str(len(names)):
+            raise SourceError(f"{root / path}: nc is {count}, and there are {len(names)} names: correct one of them")
         places: dict[str, tuple[str, ...]] = {}
         missing: dict[str, str] = {}
         twins: dict[str, str] = {}
