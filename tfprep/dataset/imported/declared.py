@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,25 +51,30 @@ class Declared:
     reason: str = ""
 
 
-def is_of_tfds(path: Path) -> bool:
-    """Return True for a `features.json` of TensorFlow Datasets, False for any other file."""
-    with open_file(path) as file:
-        return b'"pythonClassName"' in file.read(_MOST_JSON)
+def read_declared(place: Path, features: str | os.PathLike[str] | None) -> dict[str, Declared]:
+    """Read what is declared of the features of the shards in a folder.
 
-
-def read_declared(path: Path) -> dict[str, Declared]:
-    """Read a `features.json` of TensorFlow Datasets, with the class names beside it, or a user's own file.
+    Args:
+        place: The folder. A `features.json` there counts if TensorFlow Datasets wrote it, or if there is no other file.
+        features: The user's own file, or a `features.json` of TensorFlow Datasets; it takes the place of what is declared there.
 
     Raises:
-        DatasetError: The file cannot be read, or an entry is not one that is known.
+        DatasetError: A file cannot be read, or an entry is not one that is known.
     """
-    raw = _json_object(path)
-    if "pythonClassName" not in raw:
-        return {name: _declared(f"{path}: {name!r}", entry) for name, entry in raw.items()}
-    try:
-        return dict(_tfds_features(raw, path.parent, "", ()))
-    except (AttributeError, TypeError, ValueError, RecursionError) as error:
-        raise DatasetError(f"{path}: an entry is damaged ({error!r})") from error
+    beside, files = place / FEATURES_JSON, [] if features is None else [Path(features)]
+    if FEATURES_JSON in names_in(place) and (not files or b'"pythonClassName"' in _content(beside)):
+        files = [beside, *files]
+    declared: dict[str, Declared] = {}
+    for path in files:
+        raw = _json_object(path)
+        if "pythonClassName" not in raw:
+            declared |= {name: _declared(f"{path}: {name!r}", entry) for name, entry in raw.items()}
+            continue
+        try:
+            declared |= _tfds_features(raw, path.parent, "", ())
+        except (AttributeError, TypeError, ValueError, RecursionError) as error:
+            raise DatasetError(f"{path}: an entry is damaged ({error!r})") from error
+    return declared
 
 
 def _declared(where: str, entry: Any) -> Declared:
@@ -93,10 +99,14 @@ def _declared(where: str, entry: Any) -> Declared:
     return known
 
 
+def _content(path: Path) -> bytes:
+    with open_file(path) as file:
+        return file.read(_MOST_JSON)
+
+
 def _json_object(path: Path) -> dict[str, Any]:
     try:
-        with open_file(path) as file:
-            raw = json.loads(file.read(_MOST_JSON))
+        raw = json.loads(_content(path))
     except (ValueError, RecursionError) as error:
         raise DatasetError(f"{path} cannot be read as JSON ({error})") from error
     if not isinstance(raw, dict):
@@ -161,8 +171,7 @@ def _class_names(folder: Path, name: str) -> tuple[str, ...]:
     if path.name not in names_in(folder):
         return ()
     try:
-        with open_file(path) as file:
-            lines = list(io.StringIO(file.read(_MOST_JSON).decode(), newline=None))
+        lines = list(io.StringIO(_content(path).decode(), newline=None))
     except UnicodeDecodeError as error:
         raise DatasetError(f"{path} is not UTF-8 ({error})") from error
     return tuple(line.strip() for line in lines if line.strip())

@@ -17,7 +17,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote
@@ -27,16 +27,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tfprep import __version__
-from tfprep.dataset.imported.declared import FEATURES_JSON, INFO_JSON, Declared, is_of_tfds, read_declared
+from tfprep.dataset.imported.declared import INFO_JSON, read_declared
 from tfprep.dataset.imported.scan import (
+    VALUE,
     LostRecord,
     Scanned,
-    find_receipt,
+    Summary,
     part_of,
     read_part,
     remove_parts,
     scan_shards,
-    summarize,
 )
 from tfprep.dataset.imported.schema import IndexedField, decide_fields, sized_raster
 from tfprep.dataset.imported.shards import Place, Shard, common_root, find_source, missing_shards, name_below, root_of
@@ -58,7 +58,7 @@ from tfprep.errors import DatasetError
 from tfprep.fields import Array
 from tfprep.records.framing import HEADER_BYTES
 from tfprep.storage.local import writing
-from tfprep.storage.urls import is_remote, names_in
+from tfprep.storage.urls import is_remote
 
 
 @dataclass(frozen=True)
@@ -120,12 +120,8 @@ def index_tfrecords(
     if workers is not None and workers < 0:
         raise DatasetError(f"workers is at least 0, not {workers}")
     name, place, listed = find_source(os.fspath(source), split)
-    files = [] if features is None else [Path(features)]
-    beside = place / FEATURES_JSON
-    if FEATURES_JSON in names_in(place) and (not files or is_of_tfds(beside)):
-        files = [beside, *files]  # what the user declares takes the place of what is declared there
-    declared = {name: entry for path in files for name, entry in read_declared(path).items()}
-    folder = _index_folder(place, out)
+    declared = read_declared(place, features)
+    folder, skip = _index_folder(place, out), on_bad == "skip"
     work = folder / PRIVATE
     with NewVersion(folder) as new:
         old = None if new.before is None else read_manifest(new.before.path)
@@ -137,19 +133,30 @@ def index_tfrecords(
             raise DatasetError(
                 f"{twice[0]} is in two splits of {folder}: index the other one again without it first, or choose another folder"
             )
-        receipts, scanned = _receipts(shards, work, workers, on_bytes)
-        _check_whole(named, receipts, skip=on_bad == "skip")
-        content = _Content(old.name if old else name, splits, receipts, work, declared, skip=on_bad == "skip")
-        lost = set(old.fields if old else ()) - content.infos.keys()
-        if lost and old is not None and old.rejected and on_bad == "raise":
+        receipts, scanned = scan_shards(shards, work, workers, on_bytes)
+        _check_whole(named, receipts, skip=skip)
+        root = common_root([shard.path for shard in shards])
+        if not (records := sum(receipt.records for receipt in receipts.values())):
+            raise DatasetError(f"{root}: the shards hold no record")
+        summaries = dict[str, Summary]()
+        for receipt in receipts.values():
+            for feature, numbers in receipt.features.items():
+                summaries.setdefault(feature, Summary()).add(numbers)
+        fields, left_out = decide_fields(summaries, records, declared, skip=skip)
+        if not fields:
+            reasons = "; ".join(f"{feature}: {reason}" for feature, reason in left_out.items())
+            raise DatasetError(f"no feature can be read ({reasons or 'the records have none'})")
+        lost = set(old.fields if old else ()) - {field.name for field in fields}
+        if lost and old is not None and old.rejected and not skip:
             raise DatasetError(
                 f"{', '.join(sorted(lost))}: {old.rejected} records do not have them, which --on-bad skip left out; give it "
                 "again, or write the files again with all features"
             )
-        manifest = _publish(new, content, old)
+        rows = _Rows(splits, receipts, work, root, fields, sized_raster(fields, summaries))
+        manifest = _publish(new, old.name if old else name, rows, left_out, old)
         remove_parts(work, {part_of(shard, work) for shard in shards})
     return IndexReport(
-        folder, manifest, tuple(content.fields), tuple(name_below(content.root, shard.path) for shard in scanned),
+        folder, manifest, tuple(fields), tuple(name_below(root, shard.path) for shard in scanned),
         sum(shard.bytes for shard in scanned), tuple(_changes(old, manifest)),
         tuple(missing_shards(shard.path for shard in named)),
     )  # fmt: skip
@@ -181,9 +188,6 @@ def _changes(old: Manifest | None, new: Manifest) -> Iterator[str]:
         yield f"the added fields {group!r} are gone, because shards changed: run tfprep fields add again"
 
 
-# --- what is in the shards ------------------------------------------------------------------------------------------------
-
-
 def _earlier_splits(folder: Path, old: Manifest | None) -> dict[str, list[Shard]]:
     """Return the splits that are indexed already, with their shards as they were then; they may be gone, if receipts are left."""
     if old is None or old.imported is None:
@@ -197,18 +201,6 @@ def _earlier_splits(folder: Path, old: Manifest | None) -> dict[str, list[Shard]
         ]
         for split, info in old.splits.items()
     }
-
-
-def _receipts(
-    shards: Sequence[Shard], work: Path, workers: int | None, on_bytes: Callable[[int, int], None]
-) -> tuple[dict[Shard, Scanned], list[Shard]]:
-    """Return what was found in the shards, and those that were scanned for it."""
-    found = {shard: find_receipt(shard, work) for shard in shards}
-    due = [shard for shard, receipt in found.items() if receipt is None]
-    total, left = sum(shard.bytes for shard in found), sum(shard.bytes for shard in due)
-    on_bytes(total - left, total)
-    receipts = {shard: receipt for shard, receipt in found.items() if receipt is not None}
-    return receipts | scan_shards(due, work, workers, lambda done: on_bytes(total - left + done, total)), due
 
 
 def _check_whole(shards: Sequence[Shard], receipts: Mapping[Shard, Scanned], *, skip: bool) -> None:
@@ -229,7 +221,7 @@ def _check_whole(shards: Sequence[Shard], receipts: Mapping[Shard, Scanned], *, 
                     "ZLIB), index copies without compression: `gzip -dc < FILE` writes them (`pigz -dc` for ZLIB). "
                 )
             raise DatasetError(
-                f"{shard.path}, record {lost.number:,} at byte {lost.offset:,}: {lost.reason}. {other}{advice}"
+                f"{shard.path}, record {lost.record:,} at byte {lost.offset:,}: {lost.reason}. {other}{advice}"
             )
         if shard.records not in (None, found.records):
             raise DatasetError(
@@ -240,42 +232,27 @@ def _check_whole(shards: Sequence[Shard], receipts: Mapping[Shard, Scanned], *, 
 # --- the version ----------------------------------------------------------------------------------------------------------
 
 
-class _Content:
-    """The fields of a dataset, and its rows, which are read from the part files.
-
-    `tables` counts: `records` by split and shard, `rejected` records, and `counts`, the numbers of records by label, split and
-    class (numbers of no class do not count).
-    """
+class _Rows:
+    """The rows of the index, from the part files. While they are read they are counted: `records` by split and shard, `rejected`
+    records, and `counts`, the numbers of records by label, split and class (numbers of no class do not count)."""
 
     def __init__(
-        self, name: str, splits: Mapping[str, Sequence[Shard]], receipts: Mapping[Shard, Scanned], work: Path,
-        declared: Mapping[str, Declared], *, skip: bool,
+        self, splits: Mapping[str, Sequence[Shard]], receipts: Mapping[Shard, Scanned], work: Path, root: Place,
+        fields: Sequence[IndexedField], raster: str | None,
     ) -> None:  # fmt: skip
-        """Decide from what was found in all shards which features become fields; `work` is the folder of the part files."""
-        self.name, self.splits, self._receipts, self._work = name, splits, receipts, work
-        shards = [shard for group in splits.values() for shard in group]
-        self.root: Place = common_root([shard.path for shard in shards])
-        if not (records := sum(receipts[shard].records for shard in shards)):
-            raise DatasetError(f"{self.root}: the shards hold no record")
-        summaries = summarize(shards, work)
-        self.fields, self.left_out = decide_fields(summaries, records, declared, skip=skip)
-        if not self.fields:
-            reasons = "; ".join(f"{feature}: {reason}" for feature, reason in self.left_out.items())
-            raise DatasetError(f"no feature can be read ({reasons or 'the records have none'})")
-        self.infos = {field.name: FieldInfo(field.spec, dict(field.codec)) for field in self.fields}
-        columns = {
-            field.name: pa.string() if field.spec.dtype == "string" else pa.from_numpy_dtype(field.spec.dtype)
-            for field in self.fields
-            if field.column
-        }
+        """Args: `work` is the folder of the part files; the index has the height and width of the feature `raster`."""
+        self.splits, self.root, self.fields = splits, root, fields
+        self._receipts, self._work, self._raster = receipts, work, raster
+        self.infos = {field.name: FieldInfo(field.spec, dict(field.codec)) for field in fields}
+        types = {name: info.spec.dtype for name, info in self.infos.items()}
+        columns = {field.name: pa.type_for_alias(types[field.name]) for field in fields if field.column}
         self.schema = schema(list(self.infos), label_type(self.infos), columns)
-        self._label = next((field.name for field in self.fields if field.spec.kind == "label"), None)
-        self._raster = sized_raster(self.fields, summaries)  # its height and width are the index's
+        self._label = next((field.name for field in fields if field.spec.kind == "label"), None)
         self.records: dict[str, list[int]] = {split: [] for split in splits}
         self.rejected: list[dict[str, Any]] = []
         self.counts: dict[str, dict[str, Array]] = {
             field.name: {split: np.zeros(len(field.classes), np.int64) for split in splits}
-            for field in self.fields
+            for field in fields
             if field.classes and field.column and field.spec.shape == ()
         }
 
@@ -291,113 +268,97 @@ class _Content:
         for number, shard in enumerate(self.splits[split]):
             name, records = name_below(self.root, shard.path), 0
             self._reject(split, name, self._receipts[shard].lost)
-            for block, features in read_part(shard, self._work):
-                table, lost = self._table(block, features, split, number, name)
+            for block in read_part(shard, self._work):
+                places = {"split": [split] * len(block), "variant": [0] * len(block), "shard": [number] * len(block)}
+                table, lost = self._table(block, name, places)
                 self._reject(split, name, lost)
+                for field, of_splits in self.counts.items():
+                    values, counts = numpy_column(table[field]), of_splits[split]
+                    counts += np.bincount(values[(values >= 0) & (values < len(counts))], minlength=len(counts))
                 records += len(table)
                 yield table
             self.records[split].append(records)
 
     def _reject(self, split: str, shard: str, records: Iterable[LostRecord]) -> None:
-        for record in records:
-            line = {"split": split, "shard": shard, "record": record.number, "offset": record.offset}
-            self.rejected.append({**line, "reason": record.reason})
+        self.rejected += [{"split": split, "shard": shard, **asdict(record)} for record in records]
 
-    def _table(
-        self, block: pa.Table, features: pa.Table, split: str, shard: int, shard_name: str
-    ) -> tuple[pa.Table, list[LostRecord]]:
+    def _table(self, block: pa.Table, shard: str, columns: dict[str, Any]) -> tuple[pa.Table, list[LostRecord]]:
         """Return the rows of a block, and its records that lack a required feature, which have none."""
-        count, lost = len(block), dict[int, LostRecord]()
-        columns: dict[str, Any] = {name: block[name] for name in ("offset", "size", "payload_crc")}
-        columns["key"] = [f"{shard_name}#{number}" for number in block["number"].to_pylist()]
-        columns |= {"split": [split] * count, "variant": [0] * count, "shard": [shard] * count}
-        for field in self.fields:
-            rows = _of_feature(features, field.feature, count)
-            columns |= _columns(block, rows, field)
-            for row in np.flatnonzero(numpy_column(rows["size"].fill_null(0)) == 0) if field.required else ():
-                number, offset = (block[name][int(row)].as_py() for name in ("number", "offset"))
-                lost.setdefault(int(row), LostRecord(number, offset, f"it has no {field.feature!r}"))
-        raster = _of_feature(features, self._raster or "", count)
+        numbers, lost = block["number"].to_pylist(), dict[int, LostRecord]()
+        columns |= {name: block[name] for name in ("offset", "size", "payload_crc")}
+        columns["key"] = [f"{shard}#{number}" for number in numbers]
         for side in ("height", "width"):
-            columns[side] = pc.if_else(pc.equal(raster[side], 0), None, raster[side])
+            columns[side] = _part(block, self._raster or "", side)
+        for field in self.fields:
+            columns |= _columns(block, field)
+            for row in np.flatnonzero(numpy_column(columns[f"{field.name}_size"]) == 0) if field.required else ():
+                reason = f"it has no {field.feature!r}"
+                lost.setdefault(int(row), LostRecord(numbers[row], block["offset"][int(row)].as_py(), reason))
         if self._label is not None:
             columns["label"] = columns[self._label]
         table = pa.table({name: columns[name] for name in self.schema.names}).cast(self.schema)
-        if lost:
-            table = table.take(np.setdiff1d(np.arange(count), list(lost)))
-        for name, of_splits in self.counts.items():
-            values, counts = numpy_column(table[name]), of_splits[split]
-            counts += np.bincount(values[(values >= 0) & (values < len(counts))], minlength=len(counts))
-        return table, list(lost.values())
+        return table.take(np.setdiff1d(np.arange(len(block)), list(lost))) if lost else table, list(lost.values())
 
 
-def _of_feature(features: pa.Table, name: str, records: int) -> pa.Table:
-    """Return the row of a feature for each record of a block, null for one that does not have it."""
-    rows = features.filter(pc.equal(features["feature"], name))
-    places = np.full(records, -1)
-    places[numpy_column(rows["record"])] = np.arange(len(rows))
-    return rows.take(pa.array(places, mask=places < 0))
+def _part(block: pa.Table, feature: str, part: str) -> pa.Array:
+    """Return a part of a feature's values, null in records without it."""
+    if f"/{feature}" not in block.column_names:
+        return pa.nulls(len(block), VALUE[part])
+    return pc.struct_field(block[f"/{feature}"].combine_chunks(), part)
 
 
-def _columns(block: pa.Table, rows: pa.Table, field: IndexedField) -> dict[str, pa.Array]:
+def _columns(block: pa.Table, field: IndexedField) -> dict[str, pa.Array]:
     """Return where a field is, and its values; a missing or empty one begins with its record and has no bytes."""
-    size = pc.fill_null(rows["size"], 0)  # an empty string has a tag and a length
-    has, offset, columns = pc.greater(size, 0), rows["offset"], {}
-    if field.column:
-        columns[field.name] = pc.if_else(has, rows[field.spec.dtype], None)
+    offset, size, last = (pc.fill_null(_part(block, field.feature, one), 0) for one in ("offset", "size", "value_size"))
+    columns = {}
+    if field.column:  # an empty list has no value
+        columns[field.name] = pc.if_else(pc.greater(size, 0), _part(block, field.feature, field.spec.dtype), None)
     if field.codec["codec"] in ("encoded", "text", "raw"):  # one string, without its tag and length
-        value_size = pc.if_else(has, rows["value_size"], 0)
-        offset, size = pc.subtract(pc.add(offset, size), value_size), value_size
-        has = pc.greater(size, 0)
-    first = pc.if_else(has, offset, pc.add(block["offset"], HEADER_BYTES))
+        offset, size = pc.subtract(pc.add(offset, size), last), last
+    first = pc.if_else(pc.greater(size, 0), offset, pc.add(block["offset"].combine_chunks(), HEADER_BYTES))
     return columns | {f"{field.name}_offset": first, f"{field.name}_size": size}
 
 
-def _publish(new: NewVersion, content: _Content, old: Manifest | None) -> Manifest:
+def _publish(new: NewVersion, name: str, rows: _Rows, left_out: Mapping[str, str], old: Manifest | None) -> Manifest:
     """Publish the dataset as the current version."""
     index, locations = new.file(INDEX), new.file(LOCATIONS)
     with writing(index):
-        write_index(index, content.schema, content.tables())
-    rejected = new.write(REJECTS, "".join(json.dumps(line) + "\n" for line in content.rejected))
-    manifest = write_locations(locations, index, _manifest(new.root, content))
-    files = {path.name: digest_of(path) for path in (index, locations, rejected)}
-    names = [[file.name, file.bytes] for info in manifest.splits.values() for file in info.files[0]]
-    identity = json.dumps([files[LOCATIONS].sha256, names])
-    manifest = replace(manifest, files=files, fingerprint=hashlib.sha256(identity.encode()).hexdigest())
-    manifest = replace(manifest, added=kept_fields(old, manifest))
+        write_index(index, rows.schema, rows.tables())
+    rejected = new.write(REJECTS, "".join(json.dumps(line) + "\n" for line in rows.rejected))
+    splits = {}
+    for split, shards in rows.splits.items():
+        pairs = zip(shards, rows.records[split], strict=True)
+        files = tuple(FileInfo(name_below(rows.root, shard.path), records, shard.bytes) for shard, records in pairs)
+        splits[split] = SplitInfo(sum(rows.records[split]), (files,))
+    is_inside = not is_remote(rows.root) and new.root.is_relative_to(rows.root)  # both can then be moved together
+    imported = Imported(
+        root=os.path.relpath(rows.root, version_folder(new.root, 1)) if is_inside else str(rows.root),
+        features={field.name: field.feature for field in rows.fields},
+        left_out=left_out,
+        versions={split: tuple(shard.version for shard in shards) for split, shards in rows.splits.items()},
+        fixed=tuple(field.name for field in rows.fields if field.fixed),
+    )
+    manifest = Manifest(
+        name=name,
+        fingerprint="",
+        recipe={"row_fields": {field.name: list(field.rows) for field in rows.fields if field.rows is not None}},
+        fields=rows.infos,
+        splits=splits,
+        classes={field.name: field.classes for field in rows.fields if field.classes},
+        class_counts={
+            label: {split: tuple(counts.tolist()) for split, counts in of_splits.items()}
+            for label, of_splits in rows.counts.items()
+        },
+        versions={"tfprep": __version__},
+        rejected=len(rows.rejected),
+        imported=imported,
+    )
+    manifest = write_locations(locations, index, manifest)
+    digests = {path.name: digest_of(path) for path in (index, locations, rejected)}
+    names = [[file.name, file.bytes] for file in manifest.shard_files()]
+    identity = hashlib.sha256(json.dumps([digests[LOCATIONS].sha256, names]).encode()).hexdigest()
+    manifest = replace(manifest, files=digests, fingerprint=identity, added=kept_fields(old, manifest))
     new.take_added(old.groups if old else {}, manifest.groups)
     new.complete(manifest)
     new.publish()
     return manifest
-
-
-def _manifest(folder: Path, content: _Content) -> Manifest:
-    root, fields = content.root, content.fields
-    rows = {field.name: list(field.rows) for field in fields if field.rows is not None}
-    splits = {}
-    for split, shards in content.splits.items():
-        pairs = zip(shards, content.records[split], strict=True)
-        files = tuple(FileInfo(name_below(root, shard.path), records, shard.bytes) for shard, records in pairs)
-        splits[split] = SplitInfo(sum(content.records[split]), (files,))
-    is_inside = not is_remote(root) and folder.is_relative_to(root)  # both can then be moved together
-    return Manifest(
-        name=content.name,
-        fingerprint="",
-        recipe={"row_fields": rows},
-        fields=content.infos,
-        splits=splits,
-        classes={field.name: field.classes for field in fields if field.classes},
-        class_counts={
-            name: {split: tuple(counts.tolist()) for split, counts in of_splits.items()}
-            for name, of_splits in content.counts.items()
-        },
-        versions={"tfprep": __version__},
-        rejected=len(content.rejected),
-        imported=Imported(
-            root=os.path.relpath(root, version_folder(folder, 1)) if is_inside else str(root),
-            features={field.name: field.feature for field in fields},
-            left_out=dict(content.left_out),
-            versions={split: tuple(shard.version for shard in shards) for split, shards in content.splits.items()},
-            fixed=tuple(field.name for field in fields if field.fixed),
-        ),
-    )

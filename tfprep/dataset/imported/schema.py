@@ -19,6 +19,7 @@ from typing import Any
 from tfprep.codecs import Boxes, Encoded, Raw, Scalar, Text, Texts
 from tfprep.codecs.raw import DTYPES
 from tfprep.dataset.imported.declared import Declared, Shape
+from tfprep.dataset.imported.scan import BOX_SIDES, LONGEST_VALUE, MOST_SHARE, Summary
 from tfprep.dataset.index import schema
 from tfprep.errors import DatasetError, RecipeError
 from tfprep.fields import RASTER_KINDS, FieldSpec, Kind, field_name_fault
@@ -36,68 +37,9 @@ _OTHER_WORDS = {
 """Words of numbers that belong to boxes and points, and are not places."""
 _ROWS: Mapping[Kind, int] = {"boxes": 4, "points": 2}
 """The kinds that a list of numbers may be declared as, with the numbers in a row of it."""
-MOST_SHARE = 2
-"""Sides of boxes that are all smaller are shares of the image, some of them a little beyond its edge."""
-BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")
-"""Ends of the names of features that hold the sides of boxes, in the order of `xyxy`."""
 _DTYPES = {"int64": "int64", "float": "float32"}
-LONGEST_VALUE = 256
-"""Bytes of a string that the index keeps for `where` and `balance`: names of classes and files, no captions."""
 _MOST_LOST = 0.5
 """Records without an image are left out up to this share; beyond it, the image is."""
-
-
-UNREADABLE = "unreadable"
-"""The form of an image without pixels, or of more than can be decoded."""
-
-
-class FeatureSummary:
-    """A feature in all records.
-
-    Attributes:
-        kinds: The number of records by kind of list: "bytes", "float", "int64", and "none" for no or an empty list.
-        images: The number of records by what the header of the image says: "jpeg 3 8" for three channels of 8 bits.
-        is_text: Whether all its strings are text.
-        greatest: The greatest integer, or the greatest number of what may be boxes, rounded up; at least 0. Of strings 1, and 0
-            if all are blank.
-        in_pixels: The number of records whose greatest number is above `MOST_SHARE`.
-        weighed: The sum of its "count" times a random number of the record: equal sums mean that every record has as
-            many values of one feature as of the other.
-        ranges: The least and the greatest "count" of values in a record, "value_size" (bytes of a value, or of all numbers of a
-            record), and "height" and "width" of readable images.
-    """
-
-    def __init__(self) -> None:
-        self.kinds, self.images = Counter[str](), Counter[str]()
-        self.is_text, self.greatest, self.weighed, self.in_pixels = True, 0, 0, 0
-        self.ranges: dict[str, tuple[int, int]] = {}
-
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Add the records of one kind and form, as `tfprep.dataset.imported.scan.summarize` sums them up."""
-        kind, form, records = row["kind"], row["form"], row["offset_count"]
-        self.kinds[kind] += records
-        self.is_text, self.greatest = self.is_text and row["is_text_all"], max(self.greatest, row["greatest_max"])
-        self.weighed += row["weighed_sum"]
-        self.in_pixels += row["in_pixels_sum"]
-        names = ["count", "value_size"]
-        if form:
-            self.images[form] += records
-            names += [] if form == UNREADABLE else ["height", "width"]
-        for name in names:
-            least, most = row[f"{name}_min_max"].values()
-            before = self.ranges.get(name, (least, most))
-            self.ranges[name] = min(least, before[0]), max(most, before[1])
-
-    @property
-    def records(self) -> int:
-        """The number of records that have it."""
-        return self.kinds.total()
-
-    @property
-    def kind(self) -> str:
-        """The only kind of list that has values; "" where there is none, or where there are several."""
-        kinds = [kind for kind in self.kinds if kind != "none"]
-        return kinds[0] if len(kinds) == 1 else ""
 
 
 # --- the fields ---------------------------------------------------------------------------------------------------------
@@ -137,7 +79,7 @@ class _Unreadable(Exception):
 
 
 def decide_fields(
-    summaries: Mapping[str, FeatureSummary], records: int, declared: Mapping[str, Declared], *, skip: bool
+    summaries: Mapping[str, Summary], records: int, declared: Mapping[str, Declared], *, skip: bool
 ) -> tuple[list[IndexedField], dict[str, str]]:
     """Return the fields that features become, and the features that become none, with the reason.
 
@@ -148,7 +90,7 @@ def decide_fields(
     for feature, name in _field_names(summaries).items():
         try:
             item = _field(name, feature, summaries[feature], records, declared.get(feature, Declared()))
-            absent = records - summaries[feature].kinds.get(summaries[feature].kind, 0)
+            absent = records - summaries[feature].get(f"kind {summaries[feature].kind}", 0)
             if item.required and absent > (records * _MOST_LOST if skip else 0):
                 advice = "" if skip else "; --on-bad skip leaves those records out and lists them"
                 raise _Unreadable(f"{absent:,} of {records:,} records have none{advice}")
@@ -179,14 +121,16 @@ def _field_names(features: Iterable[str]) -> dict[str, str]:
     return names
 
 
-def _field(name: str, feature: str, summary: FeatureSummary, records: int, known: Declared) -> IndexedField:
+def _field(name: str, feature: str, summary: Summary, records: int, known: Declared) -> IndexedField:
     if known.reason:
         raise _Unreadable(known.reason)
     if not summary.kind:
-        kinds = [f"{kind} in {count:,} records" for kind, count in sorted(summary.kinds.items()) if kind != "none"]
+        kinds = [
+            f"{kind} in {count:,} records" for kind, count in sorted(summary.sums("kind").items()) if kind != "none"
+        ]
         raise _Unreadable(" and ".join(kinds) if kinds else "it is empty in every record")
-    least, most = summary.ranges["count"]
-    counts = (0 if summary.records < records else least), most
+    is_in_all = sum(summary.sums("kind").values()) == records
+    counts = summary["least count"] if is_in_all else 0, summary["most count"]
     item = (_strings if summary.kind == "bytes" else _numbers)(name, feature, summary, known, counts)
     is_side = known.kind == "boxes" and feature.rpartition("/")[2] in BOX_SIDES  # `_with_boxes` joins them
     what = f"{summary.kind} values of shape {list(item.spec.shape)}"
@@ -222,9 +166,7 @@ def _declared_shape(feature: str, declared: Shape, counts: tuple[int, int]) -> S
 # --- numbers ------------------------------------------------------------------------------------------------------------
 
 
-def _numbers(
-    name: str, feature: str, summary: FeatureSummary, known: Declared, counts: tuple[int, int]
-) -> IndexedField:
+def _numbers(name: str, feature: str, summary: Summary, known: Declared, counts: tuple[int, int]) -> IndexedField:
     last = feature.rpartition("/")[2]
     shape = known.shape
     kind: Kind = "scalar"
@@ -237,10 +179,10 @@ def _numbers(
     is_label = known.kind == "label" or bool(known.classes) or last == "label"
     if is_label and summary.kind == "int64" and shape == ():
         kind = "label"
-    if summary.kind == "int64" and 0 < len(known.classes) <= summary.greatest:
+    if summary.kind == "int64" and 0 < len(known.classes) <= (most := summary["most integer"]):
         raise DatasetError(
-            f"{feature!r} has {len(known.classes)} class names, of the numbers from 0, and a record has {summary.greatest}: give "
-            "each number from 0 a name"
+            f"{feature!r} has {len(known.classes)} class names, of the numbers from 0, and a record has {most}: give each number "
+            "from 0 a name"
         )
     words = set(re.split(r"[^a-z]+", feature.lower()))
     is_named = feature.endswith(("/x", "/y")) or bool(_PLACE_WORDS & words)
@@ -253,7 +195,7 @@ def _numbers(
 
 
 def _with_boxes(
-    fields: Sequence[IndexedField], summaries: Mapping[str, FeatureSummary], declared: Mapping[str, Declared]
+    fields: Sequence[IndexedField], summaries: Mapping[str, Summary], declared: Mapping[str, Declared]
 ) -> list[IndexedField]:
     """Make boxes of numbers that are declared as boxes, and of four lists of equal shape that are named as their sides.
 
@@ -264,7 +206,7 @@ def _with_boxes(
     for item in fields:
         prefix, slash, side = item.feature.rpartition("/")
         known = declared.get(item.feature, Declared())
-        form, weighed = known.format, summaries[item.feature].weighed
+        form, weighed = known.format, summaries[item.feature]["weighed"]
         sides = [by_feature.get(f"{prefix}{slash}{name}") for name in BOX_SIDES]
         parts = [part for part in sides if part is not None and part.spec.dtype == "float32"]
         are_sides = side in BOX_SIDES and len(parts) == 4 and len({part.spec.shape for part in parts}) == 1
@@ -279,8 +221,8 @@ def _with_boxes(
             parts, axis, name, above, weighed = [item], item.spec.shape[0], item.name, prefix, weighed // 4
         else:
             continue
-        in_pixels = max(summaries[part.feature].in_pixels for part in parts)
-        records = summaries[item.feature].kinds["float"]
+        in_pixels = max(summaries[part.feature].get("in pixels", 0) for part in parts)
+        records = summaries[item.feature]["kind float"]
         if (form.startswith("rel_") and 2 * in_pixels > records) or (not form and 0 < 2 * in_pixels <= records):
             said = f"is declared as {form}, shares of the image, and" if form else "are sides of boxes, and"
             raise DatasetError(
@@ -309,7 +251,7 @@ def _with_boxes(
 
 
 def _rows_of(
-    fields: Sequence[IndexedField], summaries: Mapping[str, FeatureSummary], groups: Iterable[str],
+    fields: Sequence[IndexedField], summaries: Mapping[str, Summary], groups: Iterable[str],
     group: str, boxes: int | None, weighed: int, known: tuple[str, ...] | None,
 ) -> tuple[str, ...] | None:  # fmt: skip
     """Return the names of the lists with a row per box; `boxes` and `weighed` are the number of boxes, as a side and as a sum.
@@ -327,7 +269,7 @@ def _rows_of(
         if max((one for one in groups if field.feature.startswith(f"{one}/")), key=len, default=own) != group:
             continue  # it belongs to other boxes
         length, *width = field.spec.shape
-        is_equal = summaries[field.feature].weighed == weighed * prod(side or 1 for side in width)
+        is_equal = summaries[field.feature]["weighed"] == weighed * prod(side or 1 for side in width)
         in_group, is_raw = bool(group) and field.feature.startswith(f"{group}/"), field.codec["codec"] == "raw"
         beside = not group and "/" not in field.feature and not (field.column or field.spec.kind == "text")
         if not is_raw and ((length is None and is_equal) or (in_group and not width and (is_equal or length is None))):
@@ -340,12 +282,10 @@ def _rows_of(
 # --- strings ------------------------------------------------------------------------------------------------------------
 
 
-def _strings(
-    name: str, feature: str, summary: FeatureSummary, known: Declared, counts: tuple[int, int]
-) -> IndexedField:
-    is_single, images = counts[1] <= 1, summary.images.total()
+def _strings(name: str, feature: str, summary: Summary, known: Declared, counts: tuple[int, int]) -> IndexedField:
+    is_single, images = counts[1] <= 1, sum(summary.sums("image").values())
     is_declared = known.kind in ("image", "mask") and known.dtype is None
-    if is_declared or (images and 2 * images >= summary.kinds["bytes"]):
+    if is_declared or (images and 2 * images >= summary["kind bytes"]):
         if not is_single:
             raise _Unreadable(f"lists of up to {counts[1]:,} images in a record")
         return _image(name, feature, summary, known)
@@ -353,15 +293,15 @@ def _strings(
         if not is_single:
             raise _Unreadable("lists of several byte strings")
         return _raw(name, feature, known)
-    if not (summary.is_text and summary.greatest):
-        least, greatest = summary.ranges["value_size"]
-        what = f"strings of {least:,} to {greatest:,} bytes" if is_single else "lists of byte strings"
+    if summary["other"] or not summary["visible"]:
+        sizes = f"strings of {summary['least bytes']:,} to {summary['most bytes']:,} bytes"
+        what = sizes if is_single else "lists of byte strings"
         raise _Unreadable(
             f"{what} that are neither text, JPEG nor PNG; for raw numbers declare dtype and shape with --features"
         )
     shape = _found_shape(counts)
     codec, spec = Text() if shape == () else Texts(), FieldSpec("text", shape, "string")
-    is_column = is_single and summary.ranges["value_size"][1] <= LONGEST_VALUE
+    is_column = is_single and summary["most bytes"] <= LONGEST_VALUE
     return IndexedField(name, feature, spec, codec.describe(), column=is_column)
 
 
@@ -379,10 +319,10 @@ def _raw(name: str, feature: str, known: Declared) -> IndexedField:
     return IndexedField(name, feature, spec, codec.describe(), required=True)
 
 
-def _image(name: str, feature: str, summary: FeatureSummary, known: Declared) -> IndexedField:
+def _image(name: str, feature: str, summary: Summary, known: Declared) -> IndexedField:
     forms = []
-    for text, count in sorted(summary.images.items()):
-        if text != UNREADABLE:
+    for text, count in sorted(summary.sums("image").items()):
+        if text != "unreadable":
             form, channels, bits = text.split()
             forms.append((form, int(channels), int(bits), count))
     if not forms:
@@ -391,8 +331,8 @@ def _image(name: str, feature: str, summary: FeatureSummary, known: Declared) ->
     stored = {3 if (form, number) == ("jpeg", 4) else number for form, number, *_ in forms}
     depth = stored.pop() if len(stored) == 1 else 1 if stored <= {1, 2} else 3
     dtype = "uint16" if 2 * sum(count for _, _, bits, count in forms if bits == 16) > images else "uint8"
-    odd = summary.records - images
-    ranges = summary.ranges["height"], summary.ranges["width"]
+    odd = sum(summary.sums("kind").values()) - images
+    ranges = [(summary[f"least {side}"], summary[f"most {side}"]) for side in ("height", "width")]
     sides = [least if least == most and not odd else None for least, most in ranges]
     wrong_sides = [side for side, both in zip(known.shape or (), ranges, strict=False) if side and (side, side) != both]
     if wrong_sides or known.dtype not in (None, dtype):
@@ -419,16 +359,16 @@ def _image(name: str, feature: str, summary: FeatureSummary, known: Declared) ->
     )  # fmt: skip
 
 
-def sized_raster(fields: Iterable[IndexedField], summaries: Mapping[str, FeatureSummary], near: str = "") -> str | None:
+def sized_raster(fields: Iterable[IndexedField], summaries: Mapping[str, Summary], near: str = "") -> str | None:
     """The feature of the images, or else of the masks, whose name begins most like `near`; of several the one of the most pixels.
 
     The index has the height and width of the one of all features; boxes are shares of the one near them.
     """
 
     def pixels(item: IndexedField) -> tuple[bool, int, int]:
-        ranges = summaries[item.feature].ranges
+        summary = summaries[item.feature]
         common = posixpath.commonpath([f"/{item.feature}", f"/{near}"])
-        return item.spec.kind == "image", len(common), ranges["height"][1] * ranges["width"][1]
+        return item.spec.kind == "image", len(common), summary["most height"] * summary["most width"]
 
     rasters = [item for item in fields if item.spec.kind in RASTER_KINDS and item.codec["codec"] == "encoded"]
     return max(rasters, key=pixels).feature if rasters else None
