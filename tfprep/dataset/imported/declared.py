@@ -19,11 +19,10 @@ import numpy as np
 
 from tfprep.dataset.plain_json import WrongJsonError, from_json
 from tfprep.errors import DatasetError
-from tfprep.fields import BOX_FORMATS, Kind
+from tfprep.fields import BOX_FORMATS, BoxFormat, Kind
 from tfprep.storage.urls import names_in, open_file
 
 FEATURES_JSON, INFO_JSON = "features.json", "dataset_info.json"
-_ENTRIES = {"kind", "dtype", "shape", "classes", "format", "rows"}
 _MOST_JSON = 64 << 20
 Shape = tuple[int | None, ...]
 
@@ -37,7 +36,7 @@ class Declared:
         shape: The shape of a value; None for an axis whose length differs.
         dtype: The dtype of a string that holds an array's bytes, or of an image's pixels.
         classes: The names of a label's classes.
-        format: The form of boxes (`tfprep.convert_boxes`); "" if it is not said.
+        format: The form of boxes (`tfprep.convert_boxes`).
         rows: The features with a row per box, of boxes.
         reason: Why the feature cannot be read; "" if it can.
     """
@@ -46,7 +45,7 @@ class Declared:
     shape: Shape | None = None
     dtype: str | None = None
     classes: tuple[str, ...] = ()
-    format: str = ""
+    format: BoxFormat | None = None
     rows: tuple[str, ...] | None = None
     reason: str = ""
 
@@ -79,24 +78,16 @@ def read_declared(place: Path, features: str | os.PathLike[str] | None) -> dict[
 
 def _declared(where: str, entry: Any) -> Declared:
     """Return an entry of a user's own file."""
-    if not isinstance(entry, dict) or not entry.keys() <= _ENTRIES:
-        raise DatasetError(f"{where} has {', '.join(sorted(_ENTRIES))}, not {str(entry)[:80]!r}")
     try:
-        known = from_json(Declared, {"classes": [], **entry})
+        known = from_json(Declared, {"classes": [], **entry} if isinstance(entry, dict) else entry)
         dtype = None if known.dtype is None else np.dtype(known.dtype).name
-        known = replace(known, dtype=None if dtype in ("str", "object") else dtype)  # strings are texts by themselves
-    except WrongJsonError as error:
+    except (WrongJsonError, TypeError) as error:
         raise DatasetError(f"{where}: {error}") from None
-    except TypeError:
-        raise DatasetError(f"{where}: the dtype is one of NumPy's, not {known.dtype!r}") from None
-    if (known.kind == "boxes") != ("format" in entry) or known.format not in ("", *BOX_FORMATS):
-        formats = ", ".join(BOX_FORMATS)
-        raise DatasetError(
-            f"{where}: kind 'boxes', and no other one, has a format: one of {formats}, not {known.format!r}"
-        )
+    if (known.kind == "boxes") != (known.format is not None):
+        raise DatasetError(f"{where}: kind 'boxes', and no other one, has a format: one of {', '.join(BOX_FORMATS)}")
     if known.kind != "boxes" and known.rows is not None:
         raise DatasetError(f"{where}: 'rows' are the features with a row per box, of kind 'boxes'")
-    return known
+    return replace(known, dtype=None if dtype in ("str", "object") else dtype)  # strings are texts by themselves
 
 
 def _content(path: Path) -> bytes:
@@ -158,7 +149,7 @@ def _leaf(kind: str, raw: Mapping[str, Any], folder: Path, name: str, outer: Sha
     if kind == "ClassLabel":
         return Declared(None if outer else "label", outer, classes=classes)
     if kind == "BBoxFeature":
-        return Declared("boxes", (*outer, 4), format=box_form.lower())
+        return Declared("boxes", (*outer, 4), format="yxyx" if box_form == "YXYX" else "rel_yxyx")
     return Declared("scalar", shape, dtype) if encoding == "bytes" else Declared(None, (*outer, *shape))
 
 

@@ -143,19 +143,17 @@ def _field(name: str, feature: str, summary: Summary, records: int, known: Decla
     return item
 
 
-def _found_shape(counts: tuple[int, int]) -> Shape:
-    """Return the shape of the values of a record, from the least and the greatest number of them."""
+def _shape(feature: str, declared: Shape | None, counts: tuple[int, int]) -> Shape:
+    """Return the shape of the values of a record, as it is declared, or by the least and the greatest number of them.
+
+    A declared scalar that some records lack is a list. DatasetError where the numbers do not fit what is declared.
+    """
     least, most = counts
-    return (None,) if least != most else () if least == 1 else (least,)
-
-
-def _declared_shape(feature: str, declared: Shape, counts: tuple[int, int]) -> Shape:
-    """Return the declared shape. One of a scalar that some records lack is a list; DatasetError where numbers do not fit."""
-    unknown, known = declared.count(None), prod(size for size in declared if size is not None)
-    if unknown > 1 or (not declared and counts == (0, 1)):
-        return _found_shape(counts)
-    if not (all(count % max(known, 1) == 0 for count in counts) if unknown else counts == (known, known)):
-        values = f"{counts[0]:,}" if counts[0] == counts[1] else f"{counts[0]:,} to {counts[1]:,}"
+    if declared is None or declared.count(None) > 1 or (not declared and counts == (0, 1)):
+        return (None,) if least != most else () if least == 1 else (least,)
+    known = prod(size for size in declared if size is not None)
+    if not (all(count % max(known, 1) == 0 for count in counts) if None in declared else counts == (known, known)):
+        values = f"{least:,}" if least == most else f"{least:,} to {most:,}"
         raise DatasetError(
             f"{feature!r} is declared with the shape {list(declared)}, but the records have {values} values of it; correct "
             "--features"
@@ -175,7 +173,7 @@ def _numbers(name: str, feature: str, summary: Summary, known: Declared, counts:
         shape = (None, size) if shape is None else (1, *shape) if shape == (size,) else shape
         if shape[1:] != (size,):
             raise DatasetError(f"{feature!r} is declared as {kind}, whose shape is [null, {size}], not {list(shape)}")
-    shape = _found_shape(counts) if shape is None else _declared_shape(feature, shape, counts)
+    shape = _shape(feature, shape, counts)
     is_label = known.kind == "label" or bool(known.classes) or last == "label"
     if is_label and summary.kind == "int64" and shape == ():
         kind = "label"
@@ -206,7 +204,7 @@ def _with_boxes(
     for item in fields:
         prefix, slash, side = item.feature.rpartition("/")
         known = declared.get(item.feature, Declared())
-        form, weighed = known.format, summaries[item.feature]["weighed"]
+        form, weighed = known.format or "", summaries[item.feature]["weighed"]
         sides = [by_feature.get(f"{prefix}{slash}{name}") for name in BOX_SIDES]
         parts = [part for part in sides if part is not None and part.spec.dtype == "float32"]
         are_sides = side in BOX_SIDES and len(parts) == 4 and len({part.spec.shape for part in parts}) == 1
@@ -292,31 +290,27 @@ def _strings(name: str, feature: str, summary: Summary, known: Declared, counts:
     if known.dtype is not None:
         if not is_single:
             raise _Unreadable("lists of several byte strings")
-        return _raw(name, feature, known)
+        if known.dtype not in DTYPES or known.shape is None or known.shape.count(None) > 1:
+            raise DatasetError(
+                f"{feature!r}: an array's bytes have a dtype ({', '.join(DTYPES)}) and a shape with at most one null, not "
+                f"{known.dtype!r} and {known.shape!r}"
+            )
+        spec, raw = FieldSpec(known.kind or "scalar", known.shape, known.dtype), Raw(known.dtype)
+        try:
+            raw.check(name, spec.kind)
+        except RecipeError as error:
+            raise DatasetError(f"{feature!r}: {error}") from error
+        return IndexedField(name, feature, spec, raw.describe(), required=True)
     if summary["other"] or not summary["visible"]:
         sizes = f"strings of {summary['least bytes']:,} to {summary['most bytes']:,} bytes"
         what = sizes if is_single else "lists of byte strings"
         raise _Unreadable(
             f"{what} that are neither text, JPEG nor PNG; for raw numbers declare dtype and shape with --features"
         )
-    shape = _found_shape(counts)
+    shape = _shape(feature, None, counts)
     codec, spec = Text() if shape == () else Texts(), FieldSpec("text", shape, "string")
     is_column = is_single and summary["most bytes"] <= LONGEST_VALUE
     return IndexedField(name, feature, spec, codec.describe(), column=is_column)
-
-
-def _raw(name: str, feature: str, known: Declared) -> IndexedField:
-    if known.dtype not in DTYPES or known.shape is None or known.shape.count(None) > 1:
-        raise DatasetError(
-            f"{feature!r}: an array's bytes have a dtype ({', '.join(DTYPES)}) and a shape with at most one null, not "
-            f"{known.dtype!r} and {known.shape!r}"
-        )
-    spec, codec = FieldSpec(known.kind or "scalar", known.shape, known.dtype), Raw(known.dtype)
-    try:
-        codec.check(name, spec.kind)
-    except RecipeError as error:
-        raise DatasetError(f"{feature!r}: {error}") from error
-    return IndexedField(name, feature, spec, codec.describe(), required=True)
 
 
 def _image(name: str, feature: str, summary: Summary, known: Declared) -> IndexedField:
