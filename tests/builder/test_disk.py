@@ -24,7 +24,9 @@ def test_a_write_that_fails_ends_the_build_and_the_next_one_continues(full, work
     error = run(full.driver(workers, FILES_OF_4000_BYTES)).stderr
     assert "BuildError: cannot write " in error
     assert ".tfrecord-0000" in error.splitlines()[-1]
-    assert "File too large; nothing was published. Make room, then run the same command again: it continues" in error
+    assert (
+        "File too large; nothing was published. Make room, then run the same command again: a build continues" in error
+    )
     with pytest.raises(DatasetError, match=r"a build has begun here and not finished"):
         open_dataset(full.out)
     assert not list((full.out / ".tfprep/new").glob(".*"))

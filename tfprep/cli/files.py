@@ -91,7 +91,7 @@ def index_command(
             parts.append(f"{count} missing, by the names of the others: {names}. Their records are not in the index.")
         if manifest.rejected:
             count = units.number(manifest.rejected, "record was", "records were")
-            parts.append(f"{count} left out; see {report.out / 'rejects.jsonl'}")
+            parts.append(f"{count} left out; see {report.out / 'current/rejects.jsonl'}")
         if report.scanned:
             rate = units.size(int(report.bytes / max(seconds, 1e-9)))
             read = f"{units.number(len(report.scanned), 'shard')}, {units.size(report.bytes)}"
@@ -185,6 +185,8 @@ def _clean_lines(leftovers: Leftovers, removed: bool) -> Iterator[str]:
         found += f", {units.number(len(objects), 'unreferenced object')} of {units.size(sum(info.bytes for info in objects))}"
     rest = f"; {units.size(leftovers.freed)} are free again" if removed else "; --remove removes them"
     yield f"{leftovers.place}: {found}{rest if leftovers.versions or objects else ''}"
+    for number in leftovers.kept:
+        yield f"Kept: version {number}, which a process reads, or whose file system has no locks to tell"
     if leftovers.unfinished:
         size = units.size(sum(info.bytes for info in leftovers.unfinished))
         yield f"Kept: {units.number(len(leftovers.unfinished), 'object')} of {size} of a run that has not published"

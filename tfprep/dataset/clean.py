@@ -47,6 +47,7 @@ class Leftovers:
       unreferenced: Objects at a store that neither a version nor an unfinished run refers to.
       unfinished: Objects of an unfinished run; the same run continues from them. They are never removed.
       freed: The number of bytes that were removed.
+      kept: The older versions that were to be removed and are still there: somebody reads them, as far as locks tell.
     """
 
     place: str
@@ -54,6 +55,7 @@ class Leftovers:
     unreferenced: tuple[ObjectInfo, ...] = ()
     unfinished: tuple[ObjectInfo, ...] = ()
     freed: int = 0
+    kept: tuple[int, ...] = ()
 
 
 def clean(place: PathOrUrl, *, keep: int = 0, remove: bool = False) -> Leftovers:
@@ -84,7 +86,8 @@ def clean(place: PathOrUrl, *, keep: int = 0, remove: bool = False) -> Leftovers
             open_store(root).delete([info.name for info in found.unreferenced])
         return replace(found, freed=sum(info.bytes for info in found.unreferenced))
     with NewVersion(root):
-        return replace(found, freed=remove_old(root, keep))
+        freed = remove_old(root, keep)
+        return replace(found, freed=freed, kept=tuple(older_versions(root, keep)))
 
 
 def _find(root: Path, keep: int) -> Leftovers:

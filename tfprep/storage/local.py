@@ -155,13 +155,13 @@ def write_error(path: Path, error: OSError) -> BuildError:
     """Return the error that says what cannot be written, why, and what to do."""
     fix = ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        fix = "; nothing was published. Make room, then run the same command again: it continues"
+        fix = "; nothing was published. Make room, then run the same command again: a build continues"
     elif error.errno == errno.EISDIR:
         fix = "; a folder has its name: move it away, then run the same command again"
     elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         fix = "; choose a folder that this user may write to"
     elif error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.EIO):
-        fix = "; the output folder was taken away or its disk fails. Run the same command again: it continues from what is left"
+        fix = "; the output folder is gone or its disk fails. Run the same command again: a build continues from what is left"
     return BuildError(f"cannot write {path}: {error.strerror or error}{fix}")
 
 

@@ -3,10 +3,12 @@
 import io
 import json
 import os
+import re
 import shutil
 import sys
 import tarfile
 from hashlib import sha256
+from pathlib import Path
 
 import numpy as np
 import pyarrow.compute as pc
@@ -273,7 +275,7 @@ def test_images_of_several_kinds(tmp_path):
         read_all(tmp_path)
 
 
-def test_an_image_that_some_records_lack_is_left_out_or_these_records_are(tmp_path):
+def test_an_image_that_some_records_lack_is_left_out_or_these_records_are(tmp_path, capsys):
     examples = [serialized({"n": n} | ({"image": image_bytes(RNG, (6, 7))} if n != 3 else {})) for n in range(8)]
     report = index(tmp_path, examples)
     assert reason(report, "image") == "1 of 8 records have none; --on-bad skip leaves those records out and lists them"
@@ -289,6 +291,8 @@ def test_an_image_that_some_records_lack_is_left_out_or_these_records_are(tmp_pa
         list(tfprep.open(tmp_path).numpy_loader("train", 4, training=False, on_bad="raise", fields=["n"]))
     (line,) = read_rejected(report)
     assert (line["shard"], line["record"], line["reason"]) == ("0.tfrecord", 3, "it has no 'image'")
+    status_of("index", tmp_path / "*.tfrecord", "--split", "train", "--on-bad", "skip")
+    assert Path(re.search(r"1 record was left out; see (.*)", capsys.readouterr().out)[1]).read_text()
     assert tfprep.open(tmp_path).index("train", 0, ["key"])["key"].to_pylist()[3] == "0.tfrecord#4"
     mostly = [serialized({"n": n} | ({"image": image_bytes(RNG, (6, 7))} if n == 3 else {})) for n in range(8)]
     assert reason(index(tmp_path, mostly, on_bad="skip"), "image") == "7 of 8 records have none"
