@@ -91,15 +91,15 @@ def column_faults(made):
 
 
 INDEX_FAULTS = {
-    "fields of one size": (lambda row: swapped(row, "image", "mask"), ["'image' are those of 'mask'", "'mask' are those of"]),
+    "fields of one size": (lambda row: swapped(row, "image", "mask"), "'image' are those of 'mask', and 1 more"),
     "numbers": (
-        lambda row: swapped(row, "label", "weight"), ["'label' are those of 'weight'", "'weight' are those of 'label'"],
+        lambda row: swapped(row, "label", "weight"), "'label' are those of 'weight', and 1 more",
     ),
-    "a byte too late": (lambda row: {"clicks_offset": row["clicks_offset"] + 1}, ["'clicks' are others"]),
-    "a size": (lambda _: {"caption_size": 3}, ["'caption' are others"]),
-    "a label": (lambda _: {"label": 7}, ["the label is 0, not 7"]),
-    "a height": (lambda _: {"height": 23}, [r"height and width are (24, 32) of 'image' and (24, 32) of 'mask'"]),
-    "no width": (lambda _: {"width": None}, ["not (24, None)"]),
+    "a byte too late": (lambda row: {"clicks_offset": row["clicks_offset"] + 1}, "'clicks' are others"),
+    "a size": (lambda _: {"caption_size": 3}, "'caption' are others"),
+    "a label": (lambda _: {"label": 7}, "the label is 0, not 7"),
+    "a height": (lambda _: {"height": 23}, "height and width are (24, 32) of 'image' and (24, 32) of 'mask'"),
+    "no width": (lambda _: {"width": None}, "not (24, None)"),
 }  # fmt: skip
 
 
@@ -108,13 +108,12 @@ def test_an_index_that_was_written_wrong_is_compared_with_the_records(make_datas
     """All digests are those of the wrong index, and `locations.bin` follows from it: only the records show that it is wrong."""
     made = make_dataset(samples={"train": 8}, fields=FIELDS, shards=2)
     assert column_faults(made) == []
-    change, reasons = INDEX_FAULTS[case]
+    change, reason = INDEX_FAULTS[case]
     made.change_index(3, **change(pq.read_table(made.path / "index.parquet").slice(3, 1).to_pylist()[0]))
-    faults = column_faults(made)
-    assert {fault.file for fault in faults} == {"index.parquet"}
-    for fault, reason in zip(faults, reasons, strict=True):
-        assert reason in fault.reason
-        assert fault.reason.startswith("made-train.tfrecord-00000-of-00002, record 3: ")
+    (fault,) = column_faults(made)
+    assert fault.file == "index.parquet"
+    assert reason in fault.reason
+    assert fault.reason.startswith("made-train.tfrecord-00000-of-00002, record 3: ")
 
 
 @pytest.mark.parametrize("name", ["offset", "payload_crc", "label", "mask_offset", "field_size"])

@@ -135,20 +135,31 @@ def _byte_faults(path: Path, name: str, nbytes: int, sha256: str) -> Iterator[Fa
 
 def _shard_faults(data: Dataset, damaged: set[str], count: Callable[[int], None]) -> Iterator[Fault]:
     """Yield the faults of the shards. Where the index is damaged, they are compared with their own digests only."""
-    check = _IndexCheck(data)
+    imported = data.manifest.imported is not None  # its rasters without a header, which are `Raw`, do not count
+    rasters = {
+        name
+        for name, info in data.manifest.fields.items()
+        if info.spec.kind in RASTER_KINDS and not (imported and info.codec["codec"] != "encoded")
+    }
+    columns = ["shard", "offset", "size", "payload_crc", "height", "width", "label"]
+    columns += (
+        ["key"] if "model_fields" in data.manifest.recipe else []
+    )  # records of added fields hold that of the main record
+    columns += [f"{name}_{what}" for name in data.manifest.fields for what in ("offset", "size")]
+    columns += [name for name in data.manifest.fields if imported and name != "label"]
     for split, info in data.splits.items():
         for variant, files in enumerate(info.files):
             rows = None
             if INDEX not in damaged:
                 try:
-                    rows = read_index(data.path, data.manifest, split, variant, check.columns)
+                    rows = read_index(data.path, data.manifest, split, variant, columns)
                 except DatasetError as error:
                     yield Fault(INDEX, None, str(error))
             if rows is not None and LOCATIONS not in damaged:
                 yield from _location_faults(data, split, variant, rows)
             first = 0
             for file in files:
-                yield from _file_faults(data, file, None if rows is None else rows.slice(first, file.records), check)
+                yield from _file_faults(data, file, None if rows is None else rows.slice(first, file.records), rasters)
                 first += file.records
                 count(file.bytes)
 
@@ -169,8 +180,11 @@ def _location_faults(data: Dataset, split: str, variant: int, index: pa.Table) -
             yield Fault(LOCATIONS, None, f"{reason}; the first is record {different[0]}")
 
 
-def _file_faults(data: Dataset, file: FileInfo, rows: pa.Table | None, check: _IndexCheck) -> Iterator[Fault]:
-    """Yield the faults of a shard and its `.idx`; `rows` are those of the index, None if it is damaged."""
+def _file_faults(data: Dataset, file: FileInfo, rows: pa.Table | None, rasters: set[str]) -> Iterator[Fault]:
+    """Yield the faults of a shard and its `.idx`; `rows` are those of the index, None if it is damaged.
+
+    A shard that was written again has a fault in each record: the first is named, and of the rows of the index too.
+    """
     path = data.shard_path(file)
     yield from _byte_faults(path, file.name, file.bytes, file.sha256)
     if rows is None:
@@ -180,19 +194,21 @@ def _file_faults(data: Dataset, file: FileInfo, rows: pa.Table | None, check: _I
     except DatasetError:  # which is the fault above
         return
     with shard:
-        faults: list[Fault] = []  # a shard that was written again has one for each record: the first is named
+        faults, of_index = list[Fault](), list[str]()
         numbered = enumerate(row for batch in rows.to_batches(_BATCH_ROWS) for row in batch.to_pylist())
         for number, row in numbered:
             frame = Frame(row["offset"], row["size"])
             try:
                 payload = read_record(shard, path, frame, number, payload_crc=row["payload_crc"])
-                check.compare(number, row, payload, data.decode(payload))
+                of_index += [f"record {number}: {reason}" for reason in _row_faults(data, row, payload, rasters)]
             except TfprepError as error:
                 faults.append(Fault(file.name, frame.offset, getattr(error, "reason", str(error))))
     if faults:
         more = f"; {len(faults) - 1:,} more records of this shard are damaged" if len(faults) > 1 else ""
         yield replace(faults[0], reason=f"{faults[0].reason}{more}")
-    yield from check.faults(file.name)
+    if of_index:
+        more = f", and {len(of_index) - 1:,} more" if len(of_index) > 1 else ""
+        yield Fault(INDEX, None, f"{file.name}, {of_index[0]}{more}")
     if data.manifest.imported is not None:
         return
     frames = zip(rows["offset"].to_pylist(), rows["size"].to_pylist(), strict=True)
@@ -206,73 +222,37 @@ def _file_faults(data: Dataset, file: FileInfo, rows: pa.Table | None, check: _I
         yield Fault(text_index.name, None, str(error))
 
 
-class _IndexCheck:
-    """Compares what the index says of records with the records; of each shard and column it yields one fault."""
-
-    def __init__(self, data: Dataset) -> None:
-        fields = data.manifest.fields
-        self._data = data
-        self._label = next((name for name, info in fields.items() if info.spec.kind == "label"), None)
-        imported = data.manifest.imported is not None  # its rasters without a header, which are `Raw`, do not count
-        rasters = [name for name, info in fields.items() if info.spec.kind in RASTER_KINDS]
-        self._rasters = [name for name in rasters if not imported or fields[name].codec["codec"] == "encoded"]
-        self._values = list(fields) if imported else []
-        self._keyed = "model_fields" in data.manifest.recipe  # records of added fields hold the key of the main record
-        self._reasons: dict[str, list[str]] = {}
-        self.columns = [
-            "shard", *(["key"] if self._keyed else []), "offset", "size", "payload_crc", "height", "width",
-            *(["label"] if self._label else []),
-        ]  # fmt: skip
-        self.columns += [f"{name}_{what}" for name in fields for what in ("offset", "size")]
-        self.columns += [name for name in self._values if name != "label"]
-
-    def compare(self, number: int, row: Mapping[str, Any], payload: bytes, values: Mapping[str, Any]) -> None:
-        """Compare a row of the index with the payload of its record, and with its decoded values."""
-        if self._keyed and decode(payload).get("key") != [row["key"].encode("utf-8", "surrogateescape")]:
-            self._add("key", f"record {number}: it holds the fields of another sample than {row['key']!r}")
-        spans = self._spans(payload)
-        for name in self._data.manifest.fields:
-            at, size = row[f"{name}_offset"] - row["offset"] - HEADER_BYTES, row[f"{name}_size"]
-            if size != spans[name][1] or (size and at != spans[name][0]):
-                place = next((f"those of {other!r}" for other, span in spans.items() if span == (at, size)), "others")
-                self._add(f"{name}_offset", f"record {number}: the bytes that it gives for {name!r} are {place}")
-        if self._label and row["label"] != (label := class_numbers(values[self._label])):
-            self._add("label", f"record {number}: the label is {label}, not {row['label']}")
-        for name in self._values:
-            if name not in row:  # a raster: the index holds numbers and text
-                continue
-            value = values[name]
-            value = value if isinstance(value, str) else np.asarray(value).tolist()
-            if isinstance(value, list):  # None where a record has no value
-                value = value[0] if value else None
-            if repr(row[name]) != repr(value):  # by their texts: NaN is not equal to itself
-                self._add(name, f"record {number}: {name!r} is {value!r}, not {row[name]!r}")
-        size = (row["height"], row["width"])
-        fitting = [name for name in self._rasters if np.shape(values[name])[:2] == size]
-        if fitting:  # The rows hold the size of one and the same raster.
-            self._rasters = fitting
-        elif self._rasters or size != (None, None):
-            sizes = " and ".join(f"{np.shape(values[name])[:2]} of {name!r}" for name in self._rasters) or "none"
-            self._add("height", f"record {number}: height and width are {sizes}, not {size}")
-
-    def _spans(self, payload: bytes) -> dict[str, tuple[int, int]]:
-        """Return where the bytes of each field are in a payload, by a parse of it: (offset, size)."""
-        spans_of_features, spans = find_features(payload), {}
-        for name in self._data.manifest.fields:
-            codec = self._data.codecs[name]
-            span = spans_of_features.get(self._data.feature(name).encode("utf-8", "surrogateescape"))
-            size = 0 if span is None else span.size
-            if span and not isinstance(codec, Scalar | Texts | Boxes):  # one string, without its tag and its length
-                size = span.last
-            spans[name] = (span.offset + span.size - size if span else 0), size
-        return spans
-
-    def _add(self, column: str, reason: str) -> None:
-        self._reasons.setdefault(column, []).append(reason)
-
-    def faults(self, shard: str) -> Iterator[Fault]:
-        """Yield the faults since the last call."""
-        for reasons in self._reasons.values():
-            more = f", and {len(reasons) - 1} more" if len(reasons) > 1 else ""
-            yield Fault(INDEX, None, f"{shard}, {reasons[0]}{more}")
-        self._reasons = {}
+def _row_faults(data: Dataset, row: Mapping[str, Any], payload: bytes, rasters: set[str]) -> Iterator[str]:
+    """Yield what the index says otherwise than a record. `rasters` are those of which the height and width can be; they are fewer
+    after each row, because all rows hold the size of one and the same raster."""
+    fields, values = data.manifest.fields, data.decode(payload)
+    if "key" in row and decode(payload).get("key") != [row["key"].encode("utf-8", "surrogateescape")]:
+        yield f"it holds the fields of another sample than {row['key']!r}"
+    features, spans = find_features(payload), {}
+    for name in fields:
+        span, size = features.get(data.feature(name).encode("utf-8", "surrogateescape")), 0
+        if span:  # of one string without its tag and its length
+            size = span.size if isinstance(data.codecs[name], Scalar | Texts | Boxes) else span.last
+        spans[name] = (span.offset + span.size - size if span else 0), size
+    for name, place in spans.items():
+        indexed = row[f"{name}_offset"] - row["offset"] - HEADER_BYTES, row[f"{name}_size"]
+        if indexed != place and (indexed[1] or place[1]):
+            what = next((f"those of {other!r}" for other, span in spans.items() if span == indexed), "others")
+            yield f"the bytes that it gives for {name!r} are {what}"
+    label = next((name for name, info in fields.items() if info.spec.kind == "label"), None)
+    if label and row["label"] != (numbers := class_numbers(values[label])):
+        yield f"the label is {numbers}, not {row['label']}"
+    for name in fields if data.manifest.imported else ():
+        if name not in row:  # a raster: the index holds numbers and text
+            continue
+        value = values[name] if isinstance(values[name], str) else np.asarray(values[name]).tolist()
+        if isinstance(value, list):  # None where a record has no value
+            value = value[0] if value else None
+        if repr(row[name]) != repr(value):  # by their texts: NaN is not equal to itself
+            yield f"{name!r} is {value!r}, not {row[name]!r}"
+    sides = row["height"], row["width"]
+    if fitting := {name for name in rasters if np.shape(values[name])[:2] == sides}:
+        rasters &= fitting
+    elif rasters or sides != (None, None):
+        found = [f"{np.shape(values[name])[:2]} of {name!r}" for name in fields if name in rasters]
+        yield f"height and width are {' and '.join(found) or 'none'}, not {sides}"
