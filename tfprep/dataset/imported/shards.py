@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,14 @@ def find_source(source: str, split: str | None) -> tuple[str, Place, dict[str, l
         DatasetError: There is none, one is missing or not a regular file, or nothing says which split they are.
     """
     source = source.removeprefix("file://")
-    if (folder := _tfds_folder(source)) is not None:
+    is_url = "://" in source and not _WILDCARD.search(
+        source
+    )  # with wildcards it is no folder, and neither is such a path
+    folder: Place = folder_at(source) if is_url else Path(os.path.abspath(source))
+    names = names_in(folder)
+    if {POINTER, MANIFEST} & names and read_manifest(find_version(folder).path).imported is None:
+        raise DatasetError(f"{folder} was built by tfprep; open it as it is, it needs no other index")
+    if INFO_JSON in names:
         name, of_splits = tfds_splits(folder)
         if split is not None and split not in of_splits:
             raise DatasetError(f"{folder} has no split {split!r}; it has {', '.join(of_splits) or 'none'}")
@@ -63,7 +70,18 @@ def find_source(source: str, split: str | None) -> tuple[str, Place, dict[str, l
         if empty or not chosen:
             which = f" of {', '.join(empty)}; index the other splits one by one (--split)" if empty else ""
             raise DatasetError(f"{folder / INFO_JSON} names no shards{which}")
-        splits = {key: _shards_at(folder, files) for key, files in chosen.items()}
+        listed = {shard.path.name: shard for shard in list_shards(f"{folder}/*")}
+        if missing := [file for files in chosen.values() for file in files if file not in listed]:
+            raise DatasetError(f"{folder / missing[0]} does not exist, or is not a file; is the dataset complete?")
+        splits = {
+            key: [replace(listed[file], records=count) for file, count in files.items()]
+            for key, files in chosen.items()
+        }
+    elif not is_remote(folder) and folder.is_dir():
+        raise DatasetError(
+            f"{folder} has no {INFO_JSON}, so it is not a directory of TensorFlow Datasets; name the shards of one split with a "
+            f"pattern: '{folder}/train-*' --split train"
+        )
     elif split is None:
         raise DatasetError(f"which split are the shards {source} of? Name it with --split, for example --split train")
     else:
@@ -75,25 +93,6 @@ def find_source(source: str, split: str | None) -> tuple[str, Place, dict[str, l
     name = re.sub(r"[^A-Za-z0-9_]", "_", name)[:90].strip("_")
     name = name if name[:1].isalpha() else f"tfrecords_{name}".strip("_")
     return re.sub(r"_v[0-9]+\Z", "", name) or "tfrecords", folder, splits
-
-
-def _tfds_folder(source: str) -> Place | None:
-    """Return the directory of TensorFlow Datasets that the source names; None where it names files."""
-    if "://" in source:
-        folder = None if _WILDCARD.search(source) else folder_at(source)
-        return folder if folder is not None and INFO_JSON in names_in(folder) else None
-    path = Path(os.path.abspath(source))
-    if not path.is_dir():
-        return None
-    is_dataset = (path / POINTER).is_file() or (path / MANIFEST).is_file()
-    if is_dataset and read_manifest(find_version(path).path).imported is None:
-        raise DatasetError(f"{path} was built by tfprep; open it as it is, it needs no other index")
-    if not (path / INFO_JSON).is_file():
-        raise DatasetError(
-            f"{path} has no {INFO_JSON}, so it is not a directory of TensorFlow Datasets; name the shards of one split with a "
-            f"pattern: '{path}/train-*' --split train"
-        )
-    return path
 
 
 def list_shards(pattern: str) -> list[Shard]:
@@ -128,15 +127,6 @@ def _fits(names: Sequence[str], pattern: Sequence[str]) -> bool:
         return not (names or pattern)
     is_beside = len(names) == 1 and _BESIDE.fullmatch(names[0])
     return not is_beside and fnmatch.fnmatchcase(names[0], pattern[0]) and _fits(names[1:], pattern[1:])
-
-
-def _shards_at(folder: Place, lengths: Mapping[str, int]) -> list[Shard]:
-    """Return files of one folder by name, with their numbers of records; DatasetError where one is missing."""
-    listed = {shard.path.name: shard for shard in list_shards(f"{folder}/*")} if is_remote(folder) else None
-    if listed is not None and (missing := [name for name in lengths if name not in listed]):
-        raise DatasetError(f"{folder / missing[0]} does not exist in its store; is the dataset complete?")
-    shards = [current(folder / name) if listed is None else listed[name] for name in lengths]
-    return [replace(shard, records=count) for shard, count in zip(shards, lengths.values(), strict=True)]
 
 
 def current(path: Place) -> Shard:
