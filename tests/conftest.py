@@ -32,8 +32,8 @@ from tfprep.dataset import (
     read_manifest,
 )
 from tfprep.dataset import clean as cleaning
-from tfprep.dataset.index import schema, write_index
-from tfprep.dataset.locations import write_locations
+from tfprep.dataset.index import schema
+from tfprep.dataset.locations import with_rows, write_rows
 from tfprep.dataset.manifest import digest_of, seal
 from tfprep.dataset.names import INDEX, LOCATIONS, shard_name
 from tfprep.errors import DatasetError, MissingDependencyError
@@ -151,11 +151,11 @@ class Made:
         table = pq.read_table(self.path / INDEX)
         rows = table.to_pylist()
         rows[row].update(values)
-        _write_rows(self.path, rows, table.schema)
         crcs = {}
-        with contextlib.suppress(DatasetError):  # what a location cannot be is an error of the index only
-            manifest = write_locations(self.path / LOCATIONS, self.path / INDEX, read_manifest(self.path))
+        with contextlib.suppress(DatasetError, ValueError):  # what a location cannot be is an error of the index only
+            manifest = _write_rows(self.path, rows, table.schema, read_manifest(self.path))
             crcs = {name: info.rows_crc32c for name, info in manifest.splits.items()}
+        write_index(self.path / INDEX, _groups(rows, table.schema))
         self.seal(lambda document: [document["splits"][name].update(rows_crc32c=crc) for name, crc in crcs.items()])
 
     def seal(self, change=lambda document: None):
@@ -204,7 +204,6 @@ def write_dataset(
                 files[-1].append(FileInfo(name, len(part), (path / name).stat().st_size, "0" * 64))
         splits[split] = SplitInfo(count, tuple(map(tuple, files)))
     columns = schema(list(codec), pa.int64() if any("label" in row for row in rows) else None)
-    _write_rows(path, rows, columns)
     manifest = Manifest(
         name="made",
         fingerprint="0" * 64,
@@ -214,15 +213,26 @@ def write_dataset(
         classes={"label": ("cat", "dog", "owl")} if "label" in codec else {},
         statistics={"image": Statistics((120.0, 128.0, 130.0), (10.0, 11.0, 12.0))} if "image" in codec else {},
     )
-    manifest = write_locations(path / LOCATIONS, path / INDEX, manifest)
-    (path / "manifest.json").write_text(manifest.to_json())
+    (path / "manifest.json").write_text(_write_rows(path, rows, columns, manifest).to_json())
     made.seal()
     return made
 
 
-def _write_rows(path, rows, columns):
+def _groups(rows, columns):
     groups = groupby(rows, key=itemgetter("split", "variant", "shard"))
-    write_index(path / INDEX, columns, [pa.Table.from_pylist(list(group), columns) for _, group in groups])
+    return [pa.Table.from_pylist(list(group), columns) for _, group in groups]
+
+
+def _write_rows(path, rows, columns, manifest):
+    paths = path / INDEX, path / LOCATIONS
+    return with_rows(manifest, write_rows(*paths, manifest.fields, columns, _groups(rows, columns)), *paths)
+
+
+def write_index(path, tables):
+    """Writes an index that may be wrong, with a row group for each table."""
+    with pq.ParquetWriter(path, tables[0].schema) as writer:
+        for table in tables:
+            writer.write_table(table)
 
 
 def _stored(sample, codec, kinds, specs, values):

@@ -74,7 +74,7 @@ def test_an_output_folder_that_disappears(full):
         if event.name == "shard":
             shutil.rmtree(full.out, ignore_errors=True)
 
-    with pytest.raises(BuildError, match=r"the output folder was taken away .* Run the same command again"):
+    with pytest.raises(BuildError, match=r"the output folder is gone .* Run the same command again"):
         full.build(on_event=remove)
     full.build()
     assert digests(full.out) == full.from_nothing()

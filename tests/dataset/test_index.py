@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import tfprep
+from tests.conftest import write_index
 from tests.storage.server import copied_to_memory
 from tfprep.dataset import index_tfrecords, open_dataset
-from tfprep.dataset.index import write_index
 from tfprep.dataset.names import INDEX, LOCATIONS
 from tfprep.dataset.verify import verify
 from tfprep.errors import DatasetError
@@ -68,7 +68,7 @@ def test_a_wrong_row(made, case):
 def test_the_first_rows(made, first):
     """Those of several row groups."""
     table = pq.read_table(made.path / INDEX)
-    write_index(made.path / INDEX, table.schema, [table.slice(0, 4), table.slice(4, 1), table.slice(5)])
+    write_index(made.path / INDEX, [table.slice(0, 4), table.slice(4, 1), table.slice(5)])
     made.seal()
     data = open_dataset(made.path)
     assert data.index("train", 0, ["key", "shard"], first=first) == data.index("train", 0, ["key", "shard"])[:first]
@@ -91,10 +91,7 @@ def retyped(table):
 def test_wrong_rows_and_columns(made, change, message):
     whole = pq.read_table(made.path / INDEX)
     table = change(whole)
-    if table.schema == whole.schema:
-        write_index(made.path / INDEX, table.schema, [table])
-    else:
-        pq.write_table(table, made.path / INDEX)
+    write_index(made.path / INDEX, [table])
     made.seal()
     with pytest.raises(DatasetError, match=message):
         open_dataset(made.path).index("train")

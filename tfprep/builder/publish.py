@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,15 +21,14 @@ from tfprep.builder.receipts import Receipt, read_contents
 from tfprep.builder.sums import Moments, merge
 from tfprep.codecs import Scalar
 from tfprep.dataset import Dataset, FieldInfo, Manifest, SplitInfo, Statistics
-from tfprep.dataset.index import OPTIONAL, joined_tables, label_type, read_index, schema, write_index
-from tfprep.dataset.locations import write_locations
+from tfprep.dataset.index import OPTIONAL, label_type, read_index, schema
+from tfprep.dataset.locations import with_rows, write_rows
 from tfprep.dataset.manifest import digest_of, kept_fields, matches
 from tfprep.dataset.names import INDEX, LOCATIONS, REJECTS, REPORT
 from tfprep.dataset.other_readers import tfds_files
 from tfprep.dataset.versions import NewVersion
 from tfprep.errors import BuildError, DatasetError, TooManyRejectedError
 from tfprep.fields import FieldSpec
-from tfprep.storage.local import writing
 from tfprep.storage.store import open_store
 from tfprep.storage.urls import durable_write, names_in, remove_files
 
@@ -60,21 +58,22 @@ def write_files(
             new.add(name, source)
     index, locations = new.file(INDEX), new.file(LOCATIONS)
     columns = schema(list(manifest.fields), label_type(manifest.fields))
-    tables = (  # the rows of one variant of one shard are in memory at a time
-        joined_tables(_rows(layout, receipt, variant, columns) for receipt in receipts if receipt.split == split)
+    tables = (
+        _rows(layout, receipt, variant, columns)
         for split, info in manifest.splits.items()
         for variant in range(info.variants)
+        for receipt in receipts
+        if receipt.split == split
     )
-    with writing(index):
-        write_index(index, columns, itertools.chain.from_iterable(tables))
-        manifest = write_locations(locations, index, manifest)
+    written = write_rows(index, locations, manifest.fields, columns, tables)
+    manifest = with_rows(manifest, written, index, locations)
     if before is not None and layout.current is not None:
         data = Dataset(layout.current, before)
         kept = {group: entry for group, entry in manifest.groups.items() if _fit(data, group, new.folder, manifest)}
         manifest = replace(manifest, added=kept or None)
         if not layout.at_store:
             new.take_added(before.groups, kept)
-    digests = {name: digest_of(path) for name, path in ((INDEX, index), (LOCATIONS, locations))}
+    digests = dict(manifest.files)
     tfds = {} if manifest.within else tfds_files(manifest)  # TensorFlow Datasets finds shards by prescribed names only
     for name, text in {REJECTS: "".join(_rejected_lines(receipts)), **tfds}.items():
         digests[name] = digest_of(new.write(name, text))

@@ -16,7 +16,7 @@ Each (split, variant) begins a new row group, so a reader that wants one variant
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,6 @@ from tfprep.fields import Array
 from tfprep.records.framing import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES
 from tfprep.storage.urls import is_remote, open_file
 
-ROW_GROUP = 1 << 16
-_REPETITIVE = ["split", "variant", "shard", "label", "height", "width"]
 OPTIONAL = ("image_digest", "image_hash")
 _NULLABLE = ("height", "width", *OPTIONAL)
 
@@ -75,31 +73,6 @@ def label_type(fields: Mapping[str, FieldInfo]) -> pa.DataType | None:
     if not shapes:
         return None
     return pa.int64() if shapes[0] == () else pa.list_(pa.int64())
-
-
-def write_index(path: Path, columns: pa.Schema, tables: Iterable[pa.Table]) -> None:
-    """Write the tables one after another, each as row groups of its own: one is in memory at a time.
-
-    Numbers stay uncompressed: a loader reads them before its first batch, a million rows in 10 ms instead of 50.
-    """
-    texts = [column.name for column in columns if pa.types.is_string(column.type) and column.name != "split"]
-    compression = {name: "zstd" if name in texts or "digest" in name else "none" for name in columns.names}
-    # Absolute: Arrow takes a relative path such as `run:1/index.parquet` for a URL.
-    with pq.ParquetWriter(path.absolute(), columns, compression=compression, use_dictionary=_REPETITIVE) as writer:
-        for table in tables:
-            writer.write_table(table.select(columns.names).cast(columns), row_group_size=ROW_GROUP)
-
-
-def joined_tables(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Join tables that follow each other to row groups: a large dataset has too many shards for a row group each."""
-    waiting: list[pa.Table] = []
-    for table in tables:
-        if waiting and sum(map(len, waiting)) + len(table) > ROW_GROUP:
-            yield pa.concat_tables(waiting)
-            waiting = []
-        waiting.append(table)
-    if waiting:
-        yield pa.concat_tables(waiting)
 
 
 MOST_INSPECTED = 1_000_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,9 +14,9 @@ import pyarrow as pa
 
 from tfprep.builder.plan import building_versions
 from tfprep.dataset import Dataset, FieldInfo, FileInfo, Manifest, SplitInfo
-from tfprep.dataset.index import joined_tables, schema, write_index
-from tfprep.dataset.locations import write_locations
-from tfprep.dataset.manifest import AddedFields, FileDigest, digest_of, parse_manifest
+from tfprep.dataset.index import schema
+from tfprep.dataset.locations import with_rows, write_rows
+from tfprep.dataset.manifest import AddedFields, parse_manifest
 from tfprep.dataset.names import INDEX, LOCATIONS, MANIFEST, SHARDS, fields_receipts
 from tfprep.dataset.verify import record_digest
 from tfprep.dataset.versions import NewVersion
@@ -147,13 +146,13 @@ def _written(plan: FieldsPlan, receipts: Receipts, manifest: Manifest, scratch: 
     paths = {name: temporary_path(place / name, plan.folder) for name in (INDEX, LOCATIONS)}
     columns = schema(list(manifest.fields), None)
     tables = (
-        joined_tables(_tables(plan, receipts, split, variant, manifest, columns))
+        table
         for split, variants in plan.variants.items()
         for variant in range(variants)
+        for table in _tables(plan, receipts, split, variant, manifest, columns)
     )
-    write_index(paths[INDEX], columns, itertools.chain.from_iterable(tables))
-    manifest = write_locations(paths[LOCATIONS], paths[INDEX], manifest)
-    files: dict[str, FileDigest] = {name: digest_of(path) for name, path in paths.items()}
+    written = write_rows(paths[INDEX], paths[LOCATIONS], manifest.fields, columns, tables)
+    manifest = with_rows(manifest, written, paths[INDEX], paths[LOCATIONS])
     for name, path in paths.items():
         if remote:
             open_store(plan.path).write(name, path)
@@ -162,7 +161,7 @@ def _written(plan: FieldsPlan, receipts: Receipts, manifest: Manifest, scratch: 
             with path.open("rb+") as file:
                 os.fsync(file.fileno())
             path.replace(plan.path / name)
-    text = replace(manifest, files=files).to_json()
+    text = manifest.to_json()
     content = text.encode("utf-8", "surrogateescape")
     parse_manifest(content, plan.path / MANIFEST)
     durable_write(plan.path / MANIFEST, text)

@@ -40,8 +40,8 @@ from tfprep.dataset.imported.scan import (
 )
 from tfprep.dataset.imported.schema import IndexedField, decide_fields, sized_raster
 from tfprep.dataset.imported.shards import Place, Shard, common_root, find_source, missing_shards, name_below, root_of
-from tfprep.dataset.index import joined_tables, label_type, numpy_column, schema, write_index
-from tfprep.dataset.locations import write_locations
+from tfprep.dataset.index import label_type, numpy_column, schema
+from tfprep.dataset.locations import with_rows, write_rows
 from tfprep.dataset.manifest import (
     FieldInfo,
     FileInfo,
@@ -57,7 +57,6 @@ from tfprep.dataset.versions import NewVersion, version_folder
 from tfprep.errors import DatasetError
 from tfprep.fields import Array
 from tfprep.records.framing import HEADER_BYTES
-from tfprep.storage.local import writing
 from tfprep.storage.urls import is_remote
 
 
@@ -233,8 +232,8 @@ def _check_whole(shards: Sequence[Shard], receipts: Mapping[Shard, Scanned], *, 
 
 
 class _Rows:
-    """The rows of the index, from the part files. While they are read they are counted: `records` by split and shard, `rejected`
-    records, and `counts`, the numbers of records by label, split and class (numbers of no class do not count)."""
+    """The rows of the index, from the part files. While they are read they are counted: `rejected` records, and `counts`, the
+    numbers of records by label, split and class (numbers of no class do not count)."""
 
     def __init__(
         self, splits: Mapping[str, Sequence[Shard]], receipts: Mapping[Shard, Scanned], work: Path, root: Place,
@@ -248,7 +247,6 @@ class _Rows:
         columns = {field.name: pa.type_for_alias(types[field.name]) for field in fields if field.column}
         self.schema = schema(list(self.infos), label_type(self.infos), columns)
         self._label = next((field.name for field in fields if field.spec.kind == "label"), None)
-        self.records: dict[str, list[int]] = {split: [] for split in splits}
         self.rejected: list[dict[str, Any]] = []
         self.counts: dict[str, dict[str, Array]] = {
             field.name: {split: np.zeros(len(field.classes), np.int64) for split in splits}
@@ -258,15 +256,9 @@ class _Rows:
 
     def tables(self) -> Iterator[pa.Table]:
         """Yield the rows of all splits."""
-        for split in self.splits:
-            yield from joined_tables(self._tables(split))
-            if not sum(self.records[split]):
-                reason = next((line["reason"] for line in self.rejected if line["split"] == split), "there is none")
-                raise DatasetError(f"no record of the split {split!r} can be read: {reason}")
-
-    def _tables(self, split: str) -> Iterator[pa.Table]:
-        for number, shard in enumerate(self.splits[split]):
-            name, records = name_below(self.root, shard.path), 0
+        shards = [(split, *place) for split, shards in self.splits.items() for place in enumerate(shards)]
+        for split, number, shard in shards:
+            name = name_below(self.root, shard.path)
             self._reject(split, name, self._receipts[shard].lost)
             for block in read_part(shard, self._work):
                 places = {"split": [split] * len(block), "variant": [0] * len(block), "shard": [number] * len(block)}
@@ -275,9 +267,7 @@ class _Rows:
                 for field, of_splits in self.counts.items():
                     values, counts = numpy_column(table[field]), of_splits[split]
                     counts += np.bincount(values[(values >= 0) & (values < len(counts))], minlength=len(counts))
-                records += len(table)
                 yield table
-            self.records[split].append(records)
 
     def _reject(self, split: str, shard: str, records: Iterable[LostRecord]) -> None:
         self.rejected += [{"split": split, "shard": shard, **asdict(record)} for record in records]
@@ -322,14 +312,18 @@ def _columns(block: pa.Table, field: IndexedField) -> dict[str, pa.Array]:
 def _publish(new: NewVersion, name: str, rows: _Rows, left_out: Mapping[str, str], old: Manifest | None) -> Manifest:
     """Publish the dataset as the current version."""
     index, locations = new.file(INDEX), new.file(LOCATIONS)
-    with writing(index):
-        write_index(index, rows.schema, rows.tables())
+    written = write_rows(index, locations, rows.infos, rows.schema, rows.tables())
     rejected = new.write(REJECTS, "".join(json.dumps(line) + "\n" for line in rows.rejected))
     splits = {}
     for split, shards in rows.splits.items():
-        pairs = zip(shards, rows.records[split], strict=True)
-        files = tuple(FileInfo(name_below(rows.root, shard.path), records, shard.bytes) for shard, records in pairs)
-        splits[split] = SplitInfo(sum(rows.records[split]), (files,))
+        records = [written.get((split, 0, number), (0, 0))[0] for number in range(len(shards))]
+        if not sum(records):
+            reason = next((line["reason"] for line in rows.rejected if line["split"] == split), "there is none")
+            raise DatasetError(f"no record of the split {split!r} can be read: {reason}")
+        files = tuple(
+            FileInfo(name_below(rows.root, one.path), n, one.bytes) for one, n in zip(shards, records, strict=True)
+        )
+        splits[split] = SplitInfo(sum(records), (files,))
     is_inside = not is_remote(rows.root) and new.root.is_relative_to(rows.root)  # both can then be moved together
     imported = Imported(
         root=os.path.relpath(rows.root, version_folder(new.root, 1)) if is_inside else str(rows.root),
@@ -353,8 +347,8 @@ def _publish(new: NewVersion, name: str, rows: _Rows, left_out: Mapping[str, str
         rejected=len(rows.rejected),
         imported=imported,
     )
-    manifest = write_locations(locations, index, manifest)
-    digests = {path.name: digest_of(path) for path in (index, locations, rejected)}
+    manifest = with_rows(manifest, written, index, locations)
+    digests = {**manifest.files, REJECTS: digest_of(rejected)}
     names = [[file.name, file.bytes] for file in manifest.shard_files()]
     identity = hashlib.sha256(json.dumps([digests[LOCATIONS].sha256, names]).encode()).hexdigest()
     manifest = replace(manifest, files=digests, fingerprint=identity, added=kept_fields(old, manifest))
