@@ -437,6 +437,12 @@ def test_appending_reads_only_new_shards(tmp_path):
         assert both[0] == both[1]
 
 
+def test_a_pattern_in_quotes_may_begin_with_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write(tmp_path / "raw/0.tfrecord", numbers(1))
+    assert index_tfrecords("~/raw/*.tfrecord", "train").out == tmp_path / "raw/tfprep-index"
+
+
 def test_shards_that_the_names_of_others_speak_of_are_named(tmp_path, capsys):
     at_store = [stored_name(f"w-0000{number}-of-00003", sha256(b"%d" % number).hexdigest()) for number in (0, 2)]
     for name in ("x-00001-of-00004", "x-00003-of-00004", "y-00000-of-00001", "z-0-of-9", *at_store):

@@ -53,7 +53,7 @@ def find_source(source: str, split: str | None) -> tuple[str, Place, dict[str, l
     Raises:
         DatasetError: There is none, one is missing or not a regular file, or nothing says which split they are.
     """
-    source = source.removeprefix("file://")
+    source = os.path.expanduser(source.removeprefix("file://"))  # the shell leaves '~' in quotes
     is_url = "://" in source and not _WILDCARD.search(
         source
     )  # with wildcards it is no folder, and neither is such a path
