@@ -21,41 +21,35 @@ from typing import BinaryIO
 from tfprep.errors import BuildError, DatasetError
 
 
-def regular_descriptor(path: Path) -> int:
-    """Open a file of a dataset for reading and return its descriptor.
+def regular_size(path: Path) -> int:
+    """Return the size of a file of a dataset without opening it.
 
     Raises:
         DatasetError: It is missing or cannot be opened, is not a regular file, or is a link that leads out of its folder.
     """
     try:
-        if path.is_symlink():
-            _check_link(path)
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO would wait for a writer
-    except (OSError, ValueError, RuntimeError) as error:  # NUL in the path; a loop of links
-        raise _cannot_open(path, error) from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise _not_regular(path)
-    return descriptor
-
-
-def regular_size(path: Path) -> int:
-    """Return the size of a file of a dataset without opening it; the errors are those of `regular_descriptor`."""
-    try:
         status = path.lstat()
         if stat.S_ISLNK(status.st_mode):
-            _check_link(path)
+            target, folder = path.resolve(strict=True), path.parent.resolve()
+            if not target.is_relative_to(folder):
+                raise DatasetError(f"{path} is a link that leads out of its folder, to {target}; copy the file itself")
             status = path.stat()
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:  # NUL in the path; a loop of links
         raise _cannot_open(path, error) from error
     if not stat.S_ISREG(status.st_mode):
-        raise _not_regular(path)
+        raise DatasetError(f"{path} is not a regular file; the files of a dataset are")
     return status.st_size
 
 
-def open_regular(path: Path) -> BinaryIO:
-    """Open a file of a dataset for reading; the errors are those of `regular_descriptor`."""
-    return os.fdopen(regular_descriptor(path), "rb")
+def regular_descriptor(path: Path) -> int:
+    """Open a file of a dataset for reading and return its descriptor; the errors are those of `regular_size`."""
+    regular_size(path)
+    try:
+        return os.open(
+            path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+        )  # a FIFO of this moment would wait for a writer
+    except OSError as error:
+        raise _cannot_open(path, error) from error
 
 
 def _cannot_open(path: Path, error: Exception) -> DatasetError:
@@ -63,16 +57,6 @@ def _cannot_open(path: Path, error: Exception) -> DatasetError:
     many = getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE)
     fix = "raise the limit of open files (ulimit -n)" if many else "is the dataset complete?"
     return DatasetError(f"{path} cannot be opened ({reason}); {fix}")
-
-
-def _not_regular(path: Path) -> DatasetError:
-    return DatasetError(f"{path} is not a regular file; the files of a dataset are")
-
-
-def _check_link(path: Path) -> None:
-    target, folder = path.resolve(strict=True), path.parent.resolve()
-    if not target.is_relative_to(folder):
-        raise DatasetError(f"{path} is a link that leads out of its folder, to {target}; copy the file itself")
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, TypeAlias
 
 from tfprep.errors import DatasetError, StorageError
 from tfprep.storage.address import Url, parse_url
-from tfprep.storage.local import open_regular, sync_folder, whole_file
+from tfprep.storage.local import regular_descriptor, sync_folder, whole_file
 from tfprep.storage.store import Store, open_store
 
 PathOrUrl: TypeAlias = "str | os.PathLike[str]"
@@ -46,7 +46,7 @@ def open_file(path: Path) -> BinaryIO:
         DatasetError: It is missing, cannot be opened, or is not a regular file of its own folder.
     """
     if not is_remote(path):
-        return open_regular(path)
+        return os.fdopen(regular_descriptor(path), "rb")
     file = io.BufferedReader(_ObjectFile(path), BUFFER_BYTES)
     file.peek(1)  # a missing object is an error now, as for a local file
     return file
