@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -55,7 +55,6 @@ from tfprep.dataset.manifest import (
 from tfprep.dataset.names import BESIDE, INDEX, LOCATIONS, MANIFEST, PRIVATE, REJECTS
 from tfprep.dataset.versions import NewVersion, version_folder
 from tfprep.errors import DatasetError
-from tfprep.fields import Array
 from tfprep.records.framing import HEADER_BYTES
 from tfprep.storage.urls import is_remote
 
@@ -151,8 +150,8 @@ def index_tfrecords(
                 f"{', '.join(sorted(lost))}: {old.rejected} records do not have them, which --on-bad skip left out; give it "
                 "again, or write the files again with all features"
             )
-        rows = _Rows(splits, receipts, work, root, fields, sized_raster(fields, summaries))
-        manifest = _publish(new, old.name if old else name, rows, left_out, old)
+        raster = sized_raster(fields, summaries) or ""
+        manifest = _publish(new, old.name if old else name, splits, receipts, fields, raster, left_out, old)
         remove_parts(work, {part_of(shard, work) for shard in shards})
     return IndexReport(
         folder, manifest, tuple(fields), tuple(name_below(root, shard.path) for shard in scanned),
@@ -231,63 +230,23 @@ def _check_whole(shards: Sequence[Shard], receipts: Mapping[Shard, Scanned], *, 
 # --- the version ----------------------------------------------------------------------------------------------------------
 
 
-class _Rows:
-    """The rows of the index, from the part files. While they are read they are counted: `rejected` records, and `counts`, the
-    numbers of records by label, split and class (numbers of no class do not count)."""
-
-    def __init__(
-        self, splits: Mapping[str, Sequence[Shard]], receipts: Mapping[Shard, Scanned], work: Path, root: Place,
-        fields: Sequence[IndexedField], raster: str | None,
-    ) -> None:  # fmt: skip
-        """Args: `work` is the folder of the part files; the index has the height and width of the feature `raster`."""
-        self.splits, self.root, self.fields = splits, root, fields
-        self._receipts, self._work, self._raster = receipts, work, raster
-        self.infos = {field.name: FieldInfo(field.spec, dict(field.codec)) for field in fields}
-        types = {name: info.spec.dtype for name, info in self.infos.items()}
-        columns = {field.name: pa.type_for_alias(types[field.name]) for field in fields if field.column}
-        self.schema = schema(list(self.infos), label_type(self.infos), columns)
-        self._label = next((field.name for field in fields if field.spec.kind == "label"), None)
-        self.rejected: list[dict[str, Any]] = []
-        self.counts: dict[str, dict[str, Array]] = {
-            field.name: {split: np.zeros(len(field.classes), np.int64) for split in splits}
-            for field in fields
-            if field.classes and field.column and field.spec.shape == ()
-        }
-
-    def tables(self) -> Iterator[pa.Table]:
-        """Yield the rows of all splits."""
-        shards = [(split, *place) for split, shards in self.splits.items() for place in enumerate(shards)]
-        for split, number, shard in shards:
-            name = name_below(self.root, shard.path)
-            self._reject(split, name, self._receipts[shard].lost)
-            for block in read_part(shard, self._work):
-                places = {"split": [split] * len(block), "variant": [0] * len(block), "shard": [number] * len(block)}
-                table, lost = self._table(block, name, places)
-                self._reject(split, name, lost)
-                for field, of_splits in self.counts.items():
-                    values, counts = numpy_column(table[field]), of_splits[split]
-                    counts += np.bincount(values[(values >= 0) & (values < len(counts))], minlength=len(counts))
-                yield table
-
-    def _reject(self, split: str, shard: str, records: Iterable[LostRecord]) -> None:
-        self.rejected += [{"split": split, "shard": shard, **asdict(record)} for record in records]
-
-    def _table(self, block: pa.Table, shard: str, columns: dict[str, Any]) -> tuple[pa.Table, list[LostRecord]]:
-        """Return the rows of a block, and its records that lack a required feature, which have none."""
-        numbers, lost = block["number"].to_pylist(), dict[int, LostRecord]()
-        columns |= {name: block[name] for name in ("offset", "size", "payload_crc")}
-        columns["key"] = [f"{shard}#{number}" for number in numbers]
-        for side in ("height", "width"):
-            columns[side] = _part(block, self._raster or "", side)
-        for field in self.fields:
-            columns |= _columns(block, field)
-            for row in np.flatnonzero(numpy_column(columns[f"{field.name}_size"]) == 0) if field.required else ():
-                reason = f"it has no {field.feature!r}"
-                lost.setdefault(int(row), LostRecord(numbers[row], block["offset"][int(row)].as_py(), reason))
-        if self._label is not None:
-            columns["label"] = columns[self._label]
-        table = pa.table({name: columns[name] for name in self.schema.names}).cast(self.schema)
-        return table.take(np.setdiff1d(np.arange(len(block)), list(lost))) if lost else table, list(lost.values())
+def _table(
+    block: pa.Table, fields: Sequence[IndexedField], raster: str, schema: pa.Schema, columns: dict[str, Any], shard: str
+) -> tuple[pa.Table, list[LostRecord]]:
+    """Return the rows of a block, with these columns, and its records that lack a required feature, which have no row."""
+    numbers, lost = block["number"].to_pylist(), dict[int, LostRecord]()
+    columns |= {name: block[name] for name in ("offset", "size", "payload_crc")}
+    columns["key"] = [f"{shard}#{number}" for number in numbers]
+    columns |= {side: _part(block, raster, side) for side in ("height", "width")}
+    for field in fields:
+        columns |= _columns(block, field)
+        for row in np.flatnonzero(numpy_column(columns[f"{field.name}_size"]) == 0) if field.required else ():
+            reason = f"it has no {field.feature!r}"
+            lost.setdefault(int(row), LostRecord(numbers[row], block["offset"][int(row)].as_py(), reason))
+    if label := next((field.name for field in fields if field.spec.kind == "label"), ""):
+        columns["label"] = columns[label]
+    table = pa.table({name: columns[name] for name in schema.names}).cast(schema)
+    return table.take(np.setdiff1d(np.arange(len(block)), list(lost))) if lost else table, list(lost.values())
 
 
 def _part(block: pa.Table, feature: str, part: str) -> pa.Array:
@@ -309,43 +268,70 @@ def _columns(block: pa.Table, field: IndexedField) -> dict[str, pa.Array]:
     return columns | {f"{field.name}_offset": first, f"{field.name}_size": size}
 
 
-def _publish(new: NewVersion, name: str, rows: _Rows, left_out: Mapping[str, str], old: Manifest | None) -> Manifest:
-    """Publish the dataset as the current version."""
+def _publish(
+    new: NewVersion, name: str, splits: Mapping[str, Sequence[Shard]], receipts: Mapping[Shard, Scanned],
+    fields: Sequence[IndexedField], raster: str, left_out: Mapping[str, str], old: Manifest | None,
+) -> Manifest:  # fmt: skip
+    """Publish the dataset as the current version; the index has the height and width of the feature `raster`."""
+    root = common_root([shard.path for shard in receipts])
+    infos = {field.name: FieldInfo(field.spec, dict(field.codec)) for field in fields}
+    values = {field.name: pa.type_for_alias(field.spec.dtype) for field in fields if field.column}
+    columns = schema(list(infos), label_type(infos), values)
+    lines: list[dict[str, Any]] = []
+    classes = {field.name: field.classes for field in fields if field.classes}
+    counts = {  # of class numbers; others do not count
+        field: {split: np.zeros(len(classes[field]), np.int64) for split in splits}
+        for field in classes
+        if field in values and infos[field].spec.shape == ()
+    }
+
+    def tables() -> Iterator[pa.Table]:
+        for split, number, shard in ((split, *one) for split, shards in splits.items() for one in enumerate(shards)):
+            place = {"split": split, "shard": name_below(root, shard.path)}
+            lines.extend({**place, **asdict(lost)} for lost in receipts[shard].lost)
+            for block in read_part(shard, new.root / PRIVATE):
+                same = {"split": split, "variant": 0, "shard": number}
+                own = {column: [value] * len(block) for column, value in same.items()}
+                table, without = _table(block, fields, raster, columns, own, place["shard"])
+                lines.extend({**place, **asdict(lost)} for lost in without)
+                for field, of_splits in counts.items():
+                    numbers, total = numpy_column(table[field]), of_splits[split]
+                    total += np.bincount(numbers[(numbers >= 0) & (numbers < len(total))], minlength=len(total))
+                yield table
+
     index, locations = new.file(INDEX), new.file(LOCATIONS)
-    written = write_rows(index, locations, rows.infos, rows.schema, rows.tables())
-    rejected = new.write(REJECTS, "".join(json.dumps(line) + "\n" for line in rows.rejected))
-    splits = {}
-    for split, shards in rows.splits.items():
+    written = write_rows(index, locations, infos, columns, tables())
+    rejected = new.write(REJECTS, "".join(json.dumps(line) + "\n" for line in lines))
+    infos_of_splits = {}
+    for split, shards in splits.items():
         records = [written.get((split, 0, number), (0, 0))[0] for number in range(len(shards))]
         if not sum(records):
-            reason = next((line["reason"] for line in rows.rejected if line["split"] == split), "there is none")
+            reason = next((line["reason"] for line in lines if line["split"] == split), "there is none")
             raise DatasetError(f"no record of the split {split!r} can be read: {reason}")
-        files = tuple(
-            FileInfo(name_below(rows.root, one.path), n, one.bytes) for one, n in zip(shards, records, strict=True)
-        )
-        splits[split] = SplitInfo(sum(records), (files,))
-    is_inside = not is_remote(rows.root) and new.root.is_relative_to(rows.root)  # both can then be moved together
-    imported = Imported(
-        root=os.path.relpath(rows.root, version_folder(new.root, 1)) if is_inside else str(rows.root),
-        features={field.name: field.feature for field in rows.fields},
-        left_out=left_out,
-        versions={split: tuple(shard.version for shard in shards) for split, shards in rows.splits.items()},
-        fixed=tuple(field.name for field in rows.fields if field.fixed),
-    )
+        pairs = zip(shards, records, strict=True)
+        files = tuple(FileInfo(name_below(root, shard.path), count, shard.bytes) for shard, count in pairs)
+        infos_of_splits[split] = SplitInfo(sum(records), (files,))
+    is_inside = not is_remote(root) and new.root.is_relative_to(root)  # both can then be moved together
     manifest = Manifest(
         name=name,
         fingerprint="",
-        recipe={"row_fields": {field.name: list(field.rows) for field in rows.fields if field.rows is not None}},
-        fields=rows.infos,
-        splits=splits,
-        classes={field.name: field.classes for field in rows.fields if field.classes},
+        recipe={"row_fields": {field.name: list(field.rows) for field in fields if field.rows is not None}},
+        fields=infos,
+        splits=infos_of_splits,
+        classes=classes,
         class_counts={
-            label: {split: tuple(counts.tolist()) for split, counts in of_splits.items()}
-            for label, of_splits in rows.counts.items()
+            field: {split: tuple(total.tolist()) for split, total in of_splits.items()}
+            for field, of_splits in counts.items()
         },
         versions={"tfprep": __version__},
-        rejected=len(rows.rejected),
-        imported=imported,
+        rejected=len(lines),
+        imported=Imported(
+            root=os.path.relpath(root, version_folder(new.root, 1)) if is_inside else str(root),
+            features={field.name: field.feature for field in fields},
+            left_out=left_out,
+            versions={split: tuple(shard.version for shard in shards) for split, shards in splits.items()},
+            fixed=tuple(field.name for field in fields if field.fixed),
+        ),
     )
     manifest = with_rows(manifest, written, index, locations)
     digests = {**manifest.files, REJECTS: digest_of(rejected)}
