@@ -28,16 +28,7 @@ import pyarrow.compute as pc
 
 from tfprep import __version__
 from tfprep.dataset.imported.declared import INFO_JSON, read_declared
-from tfprep.dataset.imported.scan import (
-    VALUE,
-    LostRecord,
-    Scanned,
-    Summary,
-    part_of,
-    read_part,
-    remove_parts,
-    scan_shards,
-)
+from tfprep.dataset.imported.scan import VALUE, LostRecord, Scanned, Summary, read_part, scan_shards
 from tfprep.dataset.imported.schema import IndexedField, decide_fields, sized_raster
 from tfprep.dataset.imported.shards import Place, Shard, common_root, find_source, missing_shards, name_below, root_of
 from tfprep.dataset.index import label_type, numpy_column, schema
@@ -152,7 +143,6 @@ def index_tfrecords(
             )
         raster = sized_raster(fields, summaries) or ""
         manifest = _publish(new, old.name if old else name, splits, receipts, fields, raster, left_out, old)
-        remove_parts(work, {part_of(shard, work) for shard in shards})
     return IndexReport(
         folder, manifest, tuple(fields), tuple(name_below(root, shard.path) for shard in scanned),
         sum(shard.bytes for shard in scanned), tuple(_changes(old, manifest)),

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -124,7 +124,7 @@ def open_scan(folder: Path) -> Callable[[Shard, Mark], Scanned]:
     """Return the work of a process (`tfprep.pool`): scan a shard, and write its part file and then its receipt."""
 
     def scan(shard: Shard, mark: Mark) -> Scanned:
-        part = part_of(shard, folder)
+        part = _part_of(shard, folder)
         # The user named it, wherever a link leads.
         path = shard.path if is_remote(shard.path) else Path(os.path.realpath(shard.path))
         try:
@@ -261,6 +261,7 @@ def scan_shards(
 ) -> tuple[dict[Shard, Scanned], list[Shard]]:
     """Return the receipts of shards, and those shards that were scanned for it, because `folder` has no part files of them.
 
+    Part files of other shards are removed: those changed, or belong to no split any more.
     `on_bytes` is called with the bytes that are read so far, and with all. DatasetError where a shard cannot be read, or was
     written to meanwhile.
     """
@@ -285,6 +286,9 @@ def scan_shards(
             before, read[shard] = read[shard], shard.bytes if isinstance(event, Done) else event.item or 0
             done += read[shard] - before
             on_bytes(done, total)
+    for path in set(folder.glob("*.part")) - {_part_of(shard, folder) for shard in shards}:
+        path.unlink()
+        _receipt_of(path).unlink(missing_ok=True)
     return receipts, due
 
 
@@ -294,7 +298,7 @@ def scan_shards(
 _VERSION = 16
 
 
-def part_of(shard: Shard, folder: Path) -> Path:
+def _part_of(shard: Shard, folder: Path) -> Path:
     """Return the path of the part file of a shard as it is now. A local shard counts by its relative path: both may be moved."""
     path = str(shard.path) if is_remote(shard.path) else os.path.relpath(shard.path, folder)
     identity = json.dumps([_VERSION, path, shard.bytes, shard.version])
@@ -307,7 +311,7 @@ def _receipt_of(part: Path) -> Path:
 
 def _find_receipt(shard: Shard, folder: Path) -> Scanned | None:
     """Return what was found in a shard as it is now; None if it was not scanned, or its files are damaged."""
-    path = part_of(shard, folder)
+    path = _part_of(shard, folder)
     try:
         receipt = from_json(Scanned, without_digest(_receipt_of(path).read_bytes()))
         return receipt if digest_of(path).sha256 == receipt.part else None
@@ -317,15 +321,7 @@ def _find_receipt(shard: Shard, folder: Path) -> Scanned | None:
 
 def read_part(shard: Shard, folder: Path) -> Iterator[pa.Table]:
     """Yield the table of each block of a part file."""
-    with part_of(shard, folder).open("rb") as file:
+    with _part_of(shard, folder).open("rb") as file:
         while file.peek(1):
             with pa.ipc.open_stream(file) as stream:
                 yield stream.read_all()
-
-
-def remove_parts(folder: Path, kept: Collection[Path]) -> None:
-    """Remove the part files that are not among `kept`: of shards that changed, or belong to no split any more."""
-    for path in folder.glob("*.part"):
-        if path not in kept:
-            path.unlink(missing_ok=True)
-            _receipt_of(path).unlink(missing_ok=True)
