@@ -245,12 +245,6 @@ def seal(document: Mapping[str, Any]) -> str:
     return text + ending
 
 
-def is_sealed(content: bytes) -> bool:
-    """Return True if the content ends exactly as `seal` ended it: no byte was changed since."""
-    length = len(_ending(b""))
-    return content[-length:] == _ending(content[:-length]).encode()
-
-
 def _ending(text: bytes) -> str:
     return f',\n "sha256": "{hashlib.sha256(text).hexdigest()}"\n}}\n'
 
@@ -295,7 +289,8 @@ def parse_manifest(content: bytes, path: Path) -> Manifest:
         )
     is_imported = raw.get("imported") is not None
     fix = "delete it, then run tfprep index again" if is_imported else "run the build again, which writes it"
-    if not is_sealed(content):
+    length = len(_ending(b""))
+    if content[-length:] != _ending(content[:-length]).encode():
         raise DatasetError(f"{path} was changed after it was written: its own checksum is wrong; {fix}")
     try:
         of_dataset = {name: value for name, value in raw.items() if name not in _AROUND}

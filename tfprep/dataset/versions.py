@@ -484,23 +484,20 @@ class NewVersion:
                 (self.folder / name).unlink()
         else:
             present = max(1, len(version_numbers(self.root)) - 1)
-            self._move_into_place(self._next)
+            for folder in (*(path for path in self.folder.iterdir() if path.is_dir()), self.folder):
+                sync_folder(folder)
+            with writing(self._next.path):
+                os.rename(self.folder, self._next.path)
+            sync_folder(self.folder.parent)
+            sync_folder(self.root)
+            durable_write(self.root / POINTER, json.dumps({"version": self._next.number}) + "\n")
+            _point_link(self._next)
+            with writing(self.folder):
+                self.folder.mkdir()
             remove_old(self.root, present if keep is None else keep)
         self._names.clear()
         self.before = self._next
         return self.before
-
-    def _move_into_place(self, version: Version) -> None:
-        for folder in (*(path for path in self.folder.iterdir() if path.is_dir()), self.folder):
-            sync_folder(folder)
-        with writing(version.path):
-            os.rename(self.folder, version.path)
-        sync_folder(self.folder.parent)
-        sync_folder(self.root)
-        durable_write(self.root / POINTER, json.dumps({"version": version.number}) + "\n")
-        _point_link(version)
-        with writing(self.folder):
-            self.folder.mkdir()
 
     def _uploaded(self) -> Version:
         """Write the files to the store under a number that only this build uses."""

@@ -45,8 +45,11 @@ def module_of(value: Any) -> str:
     return value.__name__ if isinstance(value, ModuleType) else str(getattr(value, "__module__", None) or "")
 
 
-def file_of(name: str) -> str:
-    """Return the file that a module in memory comes from; "" where it has none, as a notebook."""
+def file_of(value: FunctionType | type | ModuleType | str) -> str:
+    """Return the file of code, a function's own, or of a module by its name; "" where it has none, as a notebook."""
+    if isinstance(value, FunctionType) and not value.__code__.co_filename.startswith("<"):
+        return value.__code__.co_filename
+    name = value if isinstance(value, str) else module_of(value)
     return str(getattr(sys.modules.get(name), "__file__", None) or "")
 
 
@@ -54,13 +57,12 @@ def is_users(value: FunctionType | type | ModuleType | str) -> bool:
     """Return True if code, or the module of a name, is outside the standard library, installed packages and tfprep.
 
     The folder decides, so that a project's own modules count whether they are installed in editable form, imported from the
-    current folder, or under another name. Of a function its own file counts, not its module's name.
+    current folder, or under another name.
     """
     name = value if isinstance(value, str) else module_of(value)
-    file = file_of(name)
-    if isinstance(value, FunctionType) and not value.__code__.co_filename.startswith("<"):
-        file = value.__code__.co_filename
-    return not _is_installed(file) if file else name.partition(".")[0] not in sys.stdlib_module_names
+    return (
+        not _is_installed(file) if (file := file_of(value)) else name.partition(".")[0] not in sys.stdlib_module_names
+    )
 
 
 @cache
@@ -78,14 +80,15 @@ def shown_module(name: str) -> str:
     return "of the recipe" if name.startswith(_RUN_BY_PATH) else name
 
 
-def public_name(value: Any) -> str:
-    """Return the name of an installed function or class; tfprep's own by their package, as `tfprep.augment.Flip`."""
-    module, name = module_of(value), getattr(value, "__qualname__", type(value).__name__)
-    if isinstance(value, FunctionType):
-        name = value.__code__.co_qualname
-    if module.partition(".")[0] == "tfprep":
+def name_of(value: FunctionType | type | ModuleType) -> tuple[str, str]:
+    """Return the module of the user and the name in it; of what is installed "" and the public name: tfprep.augment.Flip."""
+    module = module_of(value)
+    name = value.__code__.co_qualname if isinstance(value, FunctionType) else getattr(value, "__qualname__", "")
+    if is_users(value):
+        return shown_module(module), name
+    if module.partition(".")[0] == "tfprep":  # its own by their package
         module = ".".join(module.split(".")[:2])
-    return f"{module}.{name}" if module else str(name)
+    return "", f"{module}.{name}"
 
 
 def package_version(name: str) -> dict[str, str]:

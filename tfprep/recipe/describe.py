@@ -32,9 +32,8 @@ from tfprep.recipe.code import (
     is_users,
     module_digests,
     module_of,
+    name_of,
     package_version,
-    public_name,
-    shown_module,
 )
 
 FUNCTION = "source of the function"
@@ -94,7 +93,7 @@ class Description:
         if kind in (list, tuple):
             return [self.describe(item) for item in value]
         if is_dataclass(kind) and not is_users(kind):
-            self._packages |= package_version(name := public_name(kind))
+            self._packages |= package_version(name := name_of(kind)[1])
             return {"type": name, **{field.name: self.describe(getattr(value, field.name)) for field in fields(kind)}}
         self._trees = []
         try:
@@ -108,7 +107,7 @@ class Description:
                 "a recipe, and what its functions capture, holds plain values, arrays, dataclasses and functions; "
                 f"{what} cannot be described: {reason}. Make such an object in the function that needs it"
             ) from error
-        module, name = _name(value if isinstance(value, FunctionType) else kind)
+        module, name = name_of(value if isinstance(value, FunctionType) else kind)
         described = {"type": {"class": name, "module": module} if module else name}
         if isinstance(value, FunctionType):
             described = {"function": name}
@@ -183,7 +182,7 @@ class Description:
                 )
             else:
                 self._modules.add(module)
-        return _name(value)
+        return name_of(value)
 
     def _function(self, function: FunctionType) -> list[Any]:
         """Return the name of a function, its defaults, captured variables and attributes; note its source."""
@@ -200,7 +199,7 @@ class Description:
                 self._trees.append(tree)
         captured = [cell.cell_contents for cell in function.__closure__ or ()]
         parts = [function.__defaults__, function.__kwdefaults__, captured, vars(function)]
-        return [*_name(function), *map(self._state, parts)]
+        return [*name_of(function), *map(self._state, parts)]
 
 
 def _without_computed(part: Any, value: Any) -> Any:
@@ -212,21 +211,11 @@ def _without_computed(part: Any, value: Any) -> Any:
     return {name: item for name, item in part.items() if name not in computed} or None
 
 
-def _name(value: FunctionType | type | ModuleType) -> tuple[str, str]:
-    """Return the module of the user and the name in it; for what is installed the public name only."""
-    if not is_users(value):
-        return "", public_name(value)
-    name = value.__code__.co_qualname if isinstance(value, FunctionType) else getattr(value, "__qualname__", "")
-    return shown_module(module_of(value)), name
-
-
 # --- what differs between two descriptions -------------------------------------------------------------------------------
 
 
 _SHOWN = 60
 """Characters up to which an old and a new value are shown; longer ones are only said to have changed."""
-_BY_NAME = "derive", "store", "variants", "fill", "row_fields", "flip_indices", "shards", "files", "code"
-"""Options that are mappings from names of the user."""
 
 
 def json_text(described: Any) -> str:
@@ -266,8 +255,9 @@ def _without_functions(described: Any) -> Any:
 def _differences(path: str, old: Any, new: Any) -> Iterator[str]:
     """Yield the options that differ below `path`."""
     if isinstance(old, Mapping) and isinstance(new, Mapping) and old.get("type") == new.get("type"):
+        is_object = not {"type", "function"}.isdisjoint(old)  # others are mappings from names of the user
         for name in dict.fromkeys((*old, *new)):
-            below = name if path in ("", "code") else f"{path}['{name}']" if path in _BY_NAME else f"{path}.{name}"
+            below = name if path in ("", "code") else f"{path}.{name}" if is_object else f"{path}['{name}']"
             if name in old and name in new:
                 yield from _differences(below, old[name], new[name])
             else:

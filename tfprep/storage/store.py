@@ -12,6 +12,7 @@ Credentials and endpoints come from the environment only: AWS_*, GOOGLE_* and AZ
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import random
@@ -159,22 +160,16 @@ class Store:
                 return self._put(name, content, mode)  # Not every store can make a multipart upload conditional.
             except Exception as error:
                 # A request whose answer was lost may have been done: a repetition then meets what it has written itself.
-                is_open = _is_changed(error) or _TRANSIENT.search(str(error))
-                if is_open and (current := self._version_of(name, content)) is not None:
-                    return current
+                if _is_changed(error) or _TRANSIENT.search(str(error)):
+                    with contextlib.suppress(StorageError):
+                        version = self.info(name).version
+                        if self.read(name) == content:
+                            return version
                 raise
 
         new = self._request(name, put, "cannot be written", conditional=True)
         self._check_conditions(name, content)
         return new
-
-    def _version_of(self, name: str, content: bytes) -> str | None:
-        """Return the object's version if this is its content."""
-        try:
-            version = self.info(name).version
-            return version if self.read(name) == content else None
-        except StorageError:
-            return None
 
     def _check_conditions(self, name: str, content: bytes) -> None:
         """Try to write what was just written on conditions that do not hold, once for each bucket of S3 in a process.
