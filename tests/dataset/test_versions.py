@@ -240,7 +240,7 @@ def test_what_nobody_could_read_is_not_published(publish, make_dataset, tmp_path
     manifest = read_manifest(make_dataset("other", samples={"train": 1}, fields=("image",)).path)
     with (
         NewVersion(tmp_path / "out") as new,
-        pytest.raises(BuildError, match=r"nothing was published.* mean holds nan; its numbers are finite"),
+        pytest.raises(BuildError, match=r"nothing was published.* its numbers are finite"),
     ):
         new.complete(replace(manifest, statistics={"image": Statistics((np.nan,) * 3, (1.0,) * 3)}))
     assert current_version(tmp_path / "out") == before

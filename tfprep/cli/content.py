@@ -176,8 +176,7 @@ def stats_command(folder: str, samples: int, html: Path | None, as_json: bool) -
 
 
 def _stats_lines(manifest: Manifest, stats: DatasetStats) -> Iterator[str]:
-    from tfprep.dataset.index import MOST_INSPECTED
-    from tfprep.inspect.stats import UNITS
+    from tfprep.inspect.stats import MOST_INSPECTED, UNITS
 
     read = [f"{split} {stats.measured[split]:,} of {count:,}" for split, count in stats.samples.items()]
     yield f"Samples read: {', '.join(read)}"

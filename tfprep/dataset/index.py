@@ -75,18 +75,6 @@ def label_type(fields: Mapping[str, FieldInfo]) -> pa.DataType | None:
     return pa.int64() if shapes[0] == () else pa.list_(pa.int64())
 
 
-MOST_INSPECTED = 1_000_000
-"""Samples of a split, from the first on, that statistics and pictures are made of: their keys and sizes take 100 MB. A shard of
-a build holds a random part of the data in random order, so these samples are a random part too."""
-
-
-def inspected(samples: int, most: int) -> list[int]:
-    """Return the positions of at most `most` samples of a split, spread evenly over the first `MOST_INSPECTED`."""
-    count = min(samples, MOST_INSPECTED)
-    rows: list[int] = np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int)).tolist()
-    return rows if count else []
-
-
 def read_index(
     folder: Path, manifest: Manifest, split: str, variant: int, columns: Sequence[str] | None, first: int | None = None
 ) -> pa.Table:

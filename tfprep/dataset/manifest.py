@@ -350,29 +350,19 @@ def _check(manifest: Manifest) -> None:
     _check_added(manifest)
 
 
-def _check_plain(document: Any) -> None:
-    """Walk through plain JSON without recursion: finite numbers, bounded depth, and texts that can be written as UTF-8, in which
-    names of files that are not UTF-8 are half surrogates."""
-    waiting: list[tuple[str, Any, int]] = [("the document", document, 0)]
-    while waiting:
-        name, value, depth = waiting.pop()
-        if depth > _MOST_DEPTH:
-            raise DatasetError(f"{name} is nested more than {_MOST_DEPTH} deep")
-        for key, inner in value.items() if isinstance(value, dict) else [(name, inner) for inner in value]:
-            if isinstance(inner, dict | list):
-                waiting.append((key, inner, depth + 1))
-            elif isinstance(inner, float) and not math.isfinite(inner):
-                raise DatasetError(f"{key} holds {inner}; its numbers are finite")
-            elif isinstance(inner, str):
-                _check_text(key, inner)
-            _check_text(name, key)
-
-
-def _check_text(name: str, text: str) -> None:
+def _check_plain(document: Mapping[str, Any]) -> None:
+    """Check plain JSON: bounded depth, finite numbers, and texts that can be written as UTF-8, in which bytes of other names of
+    files are half surrogates."""
+    level: list[Any] = [document]
+    for _ in range(_MOST_DEPTH):
+        inner = (value.values() if isinstance(value, dict) else value for value in level)
+        level = [value for values in inner for value in values if isinstance(value, dict | list)]
+    if level:
+        raise DatasetError(f"the document is nested more than {_MOST_DEPTH} deep")
     try:
-        text.isascii() or text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        raise DatasetError(f"{name} holds {text!r}; a text is one that can be written as UTF-8") from None
+        json.dumps(document, ensure_ascii=False, allow_nan=False).encode("utf-8", "surrogateescape")
+    except ValueError as error:
+        raise DatasetError(f"its numbers are finite, and its texts can be written as UTF-8 ({error})") from error
 
 
 def _check_field(name: str, info: FieldInfo) -> None:

@@ -21,13 +21,12 @@ from PIL import Image
 
 from tfprep.dataset import Dataset
 from tfprep.dataset.dataset import Splits
-from tfprep.dataset.index import MOST_INSPECTED, inspected
 from tfprep.errors import MissingDependencyError, TfprepError
 from tfprep.fields import RASTER_KINDS, Array, Sample
 from tfprep.inspect.fingerprints import Suspicion
 from tfprep.inspect.leaks import Leaks, Pair, searched_for
 from tfprep.inspect.sheet import contact_sheet, marked_image
-from tfprep.inspect.stats import UNITS, DatasetStats
+from tfprep.inspect.stats import MOST_INSPECTED, UNITS, DatasetStats, inspected
 from tfprep.units import duration, size
 
 _PACKAGE = Path(__file__).parents[1]

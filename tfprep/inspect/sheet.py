@@ -18,9 +18,9 @@ from PIL import Image, ImageDraw, ImageFont
 
 from tfprep import derive
 from tfprep.dataset.dataset import Dataset
-from tfprep.dataset.index import inspected
 from tfprep.errors import DatasetError
 from tfprep.fields import RASTER_KINDS, Array, FieldSpec, ImageArray, class_numbers
+from tfprep.inspect.stats import inspected
 from tfprep.optional import cv2
 
 _GAP, _MARGIN, _LEFT, _LINE = 4, 8, 150, 14

@@ -13,7 +13,6 @@ import numpy as np
 from PIL import Image
 
 from tfprep.dataset import Dataset
-from tfprep.dataset.index import MOST_INSPECTED, inspected
 from tfprep.dataset.names import REJECTS
 from tfprep.errors import DatasetError
 from tfprep.fields import Array
@@ -21,6 +20,16 @@ from tfprep.storage.urls import open_file
 
 BINS = 24
 _MEASURED = ("image", "boxes", "mask")
+MOST_INSPECTED = 1_000_000
+"""Samples of a split, from the first on, that statistics and pictures are made of: their keys and sizes take 100 MB. A shard of
+a build holds a random part of the data in random order, so these samples are a random part too."""
+
+
+def inspected(samples: int, most: int) -> list[int]:
+    """Return the positions of at most `most` samples of a split, spread evenly over the first `MOST_INSPECTED`."""
+    count = min(samples, MOST_INSPECTED)
+    rows: list[int] = np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int)).tolist()
+    return rows if count else []
 
 
 @dataclass(frozen=True)
