@@ -29,7 +29,7 @@ from tfprep.dataset.plain_json import WrongJsonError, from_json, indented, wrong
 from tfprep.errors import DatasetError, RecipeError
 from tfprep.fields import EFFECTS, FieldSpec, field_name_fault
 from tfprep.records.framing import FRAME_BYTES
-from tfprep.storage.urls import file_size, open_file
+from tfprep.storage.urls import file_size, open_file, read_file
 from tfprep.units import printable
 
 FORMAT_VERSION = 3
@@ -314,17 +314,7 @@ def read_manifest(folder: Path) -> Manifest:
     Raises:
         DatasetError: There is none, or something is wrong with it; the message says what to do.
     """
-    return parse_manifest(load_manifest(folder), folder / MANIFEST)
-
-
-def load_manifest(folder: Path) -> bytes:
-    """Return the bytes of `manifest.json`; DatasetError if they cannot be read."""
-    path = folder / MANIFEST
-    try:
-        with open_file(path) as file:
-            return file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise DatasetError(f"{path} cannot be read ({error.strerror or error})") from error
+    return parse_manifest(read_file(folder / MANIFEST, MOST_BYTES + 1), folder / MANIFEST)
 
 
 # --- rules between entries --------------------------------------------------------------------------------------------

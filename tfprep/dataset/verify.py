@@ -26,7 +26,7 @@ from tfprep.fields import RASTER_KINDS, class_numbers
 from tfprep.records import Frame, decode, format_index, read_record
 from tfprep.records.example import find_features
 from tfprep.records.framing import HEADER_BYTES
-from tfprep.storage.urls import PathOrUrl, file_size, open_file
+from tfprep.storage.urls import PathOrUrl, file_size, open_file, read_file
 
 _BATCH_ROWS = 8192
 
@@ -214,10 +214,9 @@ def _file_faults(data: Dataset, file: FileInfo, rows: pa.Table | None, rasters: 
     frames = zip(rows["offset"].to_pylist(), rows["size"].to_pylist(), strict=True)
     text_index = path.with_name(f"{path.name}.idx")  # it follows from the index, byte for byte
     try:
-        with open_file(text_index) as lines:
-            expected = format_index(Frame(offset, size) for offset, size in frames).encode()
-            if lines.read(len(expected) + 1) != expected:
-                yield Fault(text_index.name, None, "it lists other records than the index")
+        expected = format_index(Frame(offset, size) for offset, size in frames).encode()
+        if read_file(text_index, len(expected) + 1) != expected:
+            yield Fault(text_index.name, None, "it lists other records than the index")
     except DatasetError as error:
         yield Fault(text_index.name, None, str(error))
 

@@ -49,8 +49,8 @@ from tfprep.storage.urls import (
     folder_at,
     is_remote,
     names_in,
-    open_file,
     read_content,
+    read_file,
     size_of,
 )
 
@@ -104,14 +104,11 @@ def current_version(root: PathOrUrl) -> Version:
     place = folder_at(root)
     path = place / POINTER
     try:
-        with open_file(path) as file:
-            content = file.read(_MOST_POINTER_BYTES)
+        content = read_file(path, _MOST_POINTER_BYTES)
     except DatasetError as error:
         if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
             raise DatasetError(f"{place} holds no {POINTER}: {_why_not(place)}") from FileNotFoundError()
         raise
-    except OSError as error:
-        raise DatasetError(f"{path} cannot be read ({error.strerror or error})") from error
     number = None
     with suppress(ValueError, RecursionError, KeyError, TypeError):
         number = json.loads(content)["version"]

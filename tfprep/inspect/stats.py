@@ -16,7 +16,7 @@ from tfprep.dataset import Dataset
 from tfprep.dataset.names import REJECTS
 from tfprep.errors import DatasetError
 from tfprep.fields import Array
-from tfprep.storage.urls import open_file
+from tfprep.storage.urls import read_file
 
 BINS = 24
 _MEASURED = ("image", "boxes", "mask")
@@ -196,8 +196,7 @@ def _rejected(data: Dataset) -> Iterator[tuple[str, str, str, str, str]]:
         return
     path = data.path / REJECTS
     try:
-        with open_file(path) as file:
-            content = file.read(_MOST_BYTES + 1)
+        content = read_file(path, _MOST_BYTES + 1)
         whole = content if len(content) <= _MOST_BYTES else content[: content.rfind(b"\n")]
         for line in whole.splitlines():
             sample = json.loads(line)

@@ -52,6 +52,19 @@ def open_file(path: Path) -> BinaryIO:
     return file
 
 
+def read_file(path: Path, most: int) -> bytes:
+    """Return the first bytes of a file of a dataset, at most this number.
+
+    Raises:
+        DatasetError: It cannot be read; the rest is as for `open_file`.
+    """
+    try:
+        with open_file(path) as file:
+            return file.read(most)
+    except OSError as error:
+        raise DatasetError(f"{path} cannot be read ({error.strerror or error})") from error
+
+
 def read_content(path: Path, stop: int | None = None) -> bytes:
     """Return the content of a file, local or at a URL; with `stop` at most its first bytes, up to this number.
 

@@ -20,7 +20,7 @@ import numpy as np
 from tfprep.dataset.plain_json import WrongJsonError, from_json
 from tfprep.errors import DatasetError
 from tfprep.fields import BOX_FORMATS, BoxFormat, Kind
-from tfprep.storage.urls import names_in, open_file
+from tfprep.storage.urls import names_in, read_file
 
 FEATURES_JSON, INFO_JSON = "features.json", "dataset_info.json"
 _MOST_JSON = 64 << 20
@@ -61,7 +61,7 @@ def read_declared(place: Path, features: str | os.PathLike[str] | None) -> dict[
         DatasetError: A file cannot be read, or an entry is not one that is known.
     """
     beside, files = place / FEATURES_JSON, [] if features is None else [Path(features)]
-    if FEATURES_JSON in names_in(place) and (not files or b'"pythonClassName"' in _content(beside)):
+    if FEATURES_JSON in names_in(place) and (not files or b'"pythonClassName"' in read_file(beside, _MOST_JSON)):
         files = [beside, *files]
     declared: dict[str, Declared] = {}
     for path in files:
@@ -90,14 +90,9 @@ def _declared(where: str, entry: Any) -> Declared:
     return replace(known, dtype=None if dtype in ("str", "object") else dtype)  # strings are texts by themselves
 
 
-def _content(path: Path) -> bytes:
-    with open_file(path) as file:
-        return file.read(_MOST_JSON)
-
-
 def _json_object(path: Path) -> dict[str, Any]:
     try:
-        raw = json.loads(_content(path))
+        raw = json.loads(read_file(path, _MOST_JSON))
     except (ValueError, RecursionError) as error:
         raise DatasetError(f"{path} cannot be read as JSON ({error})") from error
     if not isinstance(raw, dict):
@@ -162,7 +157,7 @@ def _class_names(folder: Path, name: str) -> tuple[str, ...]:
     if path.name not in names_in(folder):
         return ()
     try:
-        lines = list(io.StringIO(_content(path).decode(), newline=None))
+        lines = list(io.StringIO(read_file(path, _MOST_JSON).decode(), newline=None))
     except UnicodeDecodeError as error:
         raise DatasetError(f"{path} is not UTF-8 ({error})") from error
     return tuple(line.strip() for line in lines if line.strip())
