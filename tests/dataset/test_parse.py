@@ -93,7 +93,7 @@ def first_shard(document):
         (lambda d: d.update(versions=None), "versions is an object"),
         (lambda d: d["files"].pop("index.parquet"), "files does not name index.parquet"),
         (lambda d: d["files"].update({"../x": d["files"]["index.parquet"]}), r"cannot be '../x'"),
-        (lambda d: d["files"]["index.parquet"].update(crc32c="0"), "crc32c is a whole number"),
+        (lambda d: d["files"]["index.parquet"].update(bytes="0"), "bytes is a whole number"),
         (lambda d: d.update(rejected=None), "rejected is a whole number"),
     ],
 )  # fmt: skip

@@ -24,7 +24,7 @@ from tfprep.dataset.manifest import (
     FileInfo,
     Manifest,
     SplitInfo,
-    crc32c_of,
+    digest_of,
     parse_manifest,
     read_manifest,
 )
@@ -34,7 +34,7 @@ from tfprep.errors import DatasetError, RecordError, SampleError
 from tfprep.fields import FieldSpec
 from tfprep.records import Frame, decode, read_record
 from tfprep.storage.local import regular_size
-from tfprep.storage.urls import PathOrUrl, check_no_link, file_size, is_remote, listed_sizes, open_file, read_file
+from tfprep.storage.urls import PathOrUrl, check_no_link, is_remote, listed_sizes, open_file, read_file
 from tfprep.units import aligned, size
 
 _ROWS = 8192
@@ -362,12 +362,12 @@ class Dataset:
         """The folder of the index, which is compared with its digest once: it never changes."""
         path, expected = self.path / INDEX, self.manifest.files[INDEX]
         try:
-            found = crc32c_of(path), file_size(path)
+            found = digest_of(path)
         except DatasetError as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 raise DatasetError(f"{path} is missing; {self.manifest.fix}") from None
             raise
-        if found != (expected.crc32c, expected.bytes):
+        if found != expected:
             raise DatasetError(
                 f"{path} is not the index that {MANIFEST} was written with: it is damaged, or comes from another build; "
                 f"copy the whole dataset again, or {self.manifest.fix}"

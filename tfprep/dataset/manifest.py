@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 
 from tfprep.codecs import from_description
@@ -455,45 +454,25 @@ def _check_added(manifest: Manifest) -> None:
 
 # --- digests of files --------------------------------------------------------------------------------------------------
 
-_CHUNK_BYTES = 1 << 20
-
 
 @dataclass(frozen=True)
 class FileDigest:
-    """Size in bytes, CRC-32C (not masked) and SHA-256 (hexadecimal) of one file."""
+    """Size in bytes and SHA-256 (hexadecimal) of one file."""
 
     bytes: int
-    crc32c: int
     sha256: str
 
 
 def digest_of(path: Path) -> FileDigest:
     """Read a file once and return its digest."""
-    size, crc, sha256 = 0, 0, hashlib.sha256()
-    for chunk in _chunks(path):
-        size += len(chunk)
-        crc = google_crc32c.extend(crc, chunk)
-        sha256.update(chunk)
-    return FileDigest(size, crc, sha256.hexdigest())
-
-
-def crc32c_of(path: Path) -> int:
-    """Read a file once and return its CRC-32C."""
-    crc = 0
-    for chunk in _chunks(path):
-        crc = google_crc32c.extend(crc, chunk)
-    return crc
+    with open_file(path) as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        return FileDigest(file.tell(), sha256)
 
 
 def matches(path: Path, digest: FileDigest) -> bool:
-    """Return True if the file exists with the size and CRC-32C of the digest."""
+    """Return True if the file exists with the size and SHA-256 of the digest."""
     try:
-        return (file_size(path), crc32c_of(path)) == (digest.bytes, digest.crc32c)
+        return file_size(path) == digest.bytes and digest_of(path) == digest
     except DatasetError:
         return False
-
-
-def _chunks(path: Path) -> Iterator[bytes]:
-    with open_file(path) as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            yield chunk

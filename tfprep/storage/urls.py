@@ -6,7 +6,7 @@ import io
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, TypeAlias
 
 from tfprep.errors import DatasetError, StorageError
 from tfprep.storage.address import Url, parse_url
@@ -39,7 +39,7 @@ def folder_at(path: PathOrUrl) -> Path:
     return url  # type: ignore[no-any-return]
 
 
-def open_file(path: Path) -> BinaryIO:
+def open_file(path: Path) -> io.BufferedReader:
     """Open a file of a dataset for reading, local or at a URL.
 
     Raises:
