@@ -47,7 +47,8 @@ def open_file(path: Path) -> io.BufferedReader:
     """
     if not is_remote(path):
         return os.fdopen(regular_descriptor(path), "rb")
-    file = io.BufferedReader(_ObjectFile(path), BUFFER_BYTES)
+    raw: Any = _ObjectFile(path)
+    file = io.BufferedReader(raw, BUFFER_BYTES)
     file.peek(1)  # a missing object is an error now, as for a local file
     return file
 
