@@ -80,22 +80,24 @@ def wrong(rule: str, value: Any) -> WrongJsonError:
     return WrongJsonError(f"{rule}, not {text if len(text) <= _SHOWN_CHARACTERS else f'{text[:_SHOWN_CHARACTERS]}...'}")
 
 
-def _typed(rule: str, *types: type) -> Check:
+def _leaf(rule: str, is_right: Callable[[Any], bool]) -> Check:
     def check(value: Any) -> Any:
-        if type(value) not in types or (types == (int,) and not 0 <= value <= _MOST_COUNT):
+        if not is_right(value):
             raise wrong(rule, value)
         return value
 
     return check
 
 
-_LEAVES: Mapping[type, Check] = {
-    str: _typed("is text", str),
-    int: _typed("is a whole number from 0 on", int),
-    float: _typed("is a number", int, float),
-    bool: _typed("is true or false", bool),
+_LEAVES: Mapping[Any, Check] = {
+    Any: lambda value: value,
+    str: _leaf("is text", lambda value: type(value) is str),
+    int: _leaf("is a whole number from 0 on", lambda value: type(value) is int and 0 <= value <= _MOST_COUNT),
+    float: _leaf("is a number", lambda value: type(value) in (int, float)),
+    bool: _leaf("is true or false", lambda value: type(value) is bool),
 }
-_a_list, _an_object = _typed("is a list", list), _typed("is an object", dict)
+_a_list = _leaf("is a list", lambda value: type(value) is list)
+_an_object = _leaf("is an object", lambda value: type(value) is dict)
 
 
 def from_json(kind: type[T], value: Any) -> T:
@@ -118,8 +120,8 @@ def from_json(kind: type[T], value: Any) -> T:
 def _reader(kind: Any) -> Check:
     """Return the function that reads values of a type."""
     origin, arguments = get_origin(kind), get_args(kind)
-    if kind is Any or origin is Literal:
-        return lambda value: value if kind is Any else _one_of(value, arguments)
+    if origin is Literal:
+        return _leaf(f"is one of {', '.join(map(str, arguments))}", arguments.__contains__)
     if is_dataclass(kind):
         return _dataclass_reader(kind)
     if origin in (Union, UnionType) and NoneType in arguments and len(arguments) == 2:
@@ -154,9 +156,3 @@ def _read(read: Check, step: str | int, value: Any) -> Any:
         return read(value)
     except WrongJsonError as error:
         raise error.below(step) from None
-
-
-def _one_of(value: Any, values: Sequence[Any]) -> Any:
-    if value not in values:
-        raise wrong(f"is one of {', '.join(map(str, values))}", value)
-    return value

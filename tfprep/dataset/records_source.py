@@ -91,18 +91,15 @@ class Records:
             for name, info in infos.items()
         }
 
-        imported, top = data.manifest.imported, f"{folder_at(str(root)).absolute()}/"
-
-        def place_of(path: Path) -> str:
-            """Return where a shard is: below the root, or as an absolute path, also if the root is a link to a version."""
-            place = str(path.absolute())
-            return place.removeprefix(top) if imported is None else place
+        # Shards are named below the root, which may be a link to a version; imported ones by an absolute path.
+        imported = data.manifest.imported
+        top = "" if imported else f"{folder_at(str(root)).absolute()}/"
 
         def entries() -> Iterator[Entry]:
             names = ["key", "shard", "offset", "size", "payload_crc"]
             for split in self.splits or data.splits:
                 data.check_files(split, [0])
-                files = [place_of(data.shard_path(file)) for file in data.split(split).files[0]]
+                files = [str(data.shard_path(file).absolute()).removeprefix(top) for file in data.split(split).files[0]]
                 for batch in data.index(split, 0, names).to_batches(_BATCH_ROWS):
                     columns = (batch[name].to_pylist() for name in names)
                     for key, shard, offset, size, crc in zip(*columns, strict=True):
