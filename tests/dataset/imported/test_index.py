@@ -642,7 +642,7 @@ def test_a_build_in_the_folder_of_an_index_leaves_the_shards_alone(tmp_path):
 
 @pytest.mark.parametrize("ending", ["part", "part.json"])
 def test_a_part_file_or_receipt_with_a_wrong_byte_is_scanned_again(tmp_path, ending):
-    index(tmp_path, [serialized({"n": number}) for number in range(20)])
+    index(tmp_path, numbers(*range(-20, 0)))  # a receipt holds no number below 0
     (part,) = (tmp_path / "tfprep-index" / ".tfprep").glob(f"*.{ending}")
     whole, table = part.read_bytes(), (tmp_path / "tfprep-index/current/index.parquet").read_bytes()
     for at in range(0, len(whole), max(len(whole) // 12, 1)):
