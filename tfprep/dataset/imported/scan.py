@@ -58,7 +58,7 @@ the size of an image, and the first number or a short string."""
 class Summary(dict[str, int]):
     """Numbers over all records that have a feature, by name: "least X" and "most X" of a record, and sums of all else.
 
-    X is `count` (of values), `bytes` (of the last value), `height` and `width` (of images that can be read) or `integer` (from 0).
+    X is `count` (of values), `bytes` (of the last value), `height` and `width` (of readable images), or a positive `integer`.
     Sums of records: "kind K" of its list ("bytes", "float", "int64", or "none" for an empty one), "image jpeg 3 8" for three
     channels of 8 bits, "image unreadable" for one without pixels or of more than can be decoded, "other" than text, "visible"
     strings (not only blanks), and "in pixels", where a number is above `MOST_SHARE`. "weighed" is the sum of the counts, each
@@ -201,8 +201,9 @@ def _value(name: bytes, payload: bytes, span: Span) -> tuple[dict[str, int], tup
         integers = [payload[start]]
         if size > 1:
             integers = unpack(np.frombuffer(payload, np.uint8, size, start), "int64").tolist()
-        numbers |= {"kind int64": 1, "most integer": max(0, max(integers))}
-        integer = integers[0]
+        integer, numbers["kind int64"] = integers[0], 1
+        if (most := max(integers)) > 0:  # a receipt holds no negative numbers
+            numbers["most integer"] = most
     elif kind == FLOAT:
         reals, numbers["kind float"] = np.frombuffer(payload, "<f4", count, start), 1
         if count % 4 == 0 or name.rpartition(b"/")[2] in _SIDES:  # what may be boxes, whatever its name is

@@ -177,7 +177,7 @@ def _numbers(name: str, feature: str, summary: Summary, known: Declared, counts:
     is_label = known.kind == "label" or bool(known.classes) or last == "label"
     if is_label and summary.kind == "int64" and shape == ():
         kind = "label"
-    if summary.kind == "int64" and 0 < len(known.classes) <= (most := summary["most integer"]):
+    if summary.kind == "int64" and 0 < len(known.classes) <= (most := summary.get("most integer", 0)):
         raise DatasetError(
             f"{feature!r} has {len(known.classes)} class names, of the numbers from 0, and a record has {most}: give each number "
             "from 0 a name"
