@@ -155,7 +155,9 @@ class Made:
         with contextlib.suppress(DatasetError, ValueError):  # what a location cannot be is an error of the index only
             manifest = _write_rows(self.path, rows, table.schema, read_manifest(self.path))
             crcs = {name: info.rows_crc32c for name, info in manifest.splits.items()}
-        write_index(self.path / INDEX, _groups(rows, table.schema))
+        with pq.ParquetWriter(self.path / INDEX, table.schema) as writer:
+            for group in _groups(rows, table.schema):
+                writer.write_table(group)
         self.seal(lambda document: [document["splits"][name].update(rows_crc32c=crc) for name, crc in crcs.items()])
 
     def seal(self, change=lambda document: None):
@@ -226,13 +228,6 @@ def _groups(rows, columns):
 def _write_rows(path, rows, columns, manifest):
     paths = path / INDEX, path / LOCATIONS
     return with_rows(manifest, write_rows(*paths, manifest.fields, columns, _groups(rows, columns)), *paths)
-
-
-def write_index(path, tables):
-    """Writes an index that may be wrong, with a row group for each table."""
-    with pq.ParquetWriter(path, tables[0].schema) as writer:
-        for table in tables:
-            writer.write_table(table)
 
 
 def _stored(sample, codec, kinds, specs, values):
