@@ -27,22 +27,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tfprep import __version__
+from tfprep.dataset import FieldInfo, FileInfo, Manifest, SplitInfo, read_manifest
 from tfprep.dataset.imported.declared import INFO_JSON, read_declared
 from tfprep.dataset.imported.scan import VALUE, LostRecord, Scanned, Summary, read_part, scan_shards
 from tfprep.dataset.imported.schema import IndexedField, decide_fields, sized_raster
 from tfprep.dataset.imported.shards import Place, Shard, common_root, find_source, missing_shards, name_below, root_of
 from tfprep.dataset.index import label_type, numpy_column, schema
 from tfprep.dataset.locations import with_rows, write_rows
-from tfprep.dataset.manifest import (
-    FieldInfo,
-    FileInfo,
-    Imported,
-    Manifest,
-    SplitInfo,
-    digest_of,
-    kept_fields,
-    read_manifest,
-)
+from tfprep.dataset.manifest import Imported, digest_of, kept_fields
 from tfprep.dataset.names import BESIDE, INDEX, LOCATIONS, MANIFEST, PRIVATE, REJECTS
 from tfprep.dataset.versions import NewVersion, version_folder
 from tfprep.errors import DatasetError
