@@ -96,6 +96,10 @@ def test_a_reader_of_the_old_version_reads_on(full, memory):
     assert list(found.versions) == [1]
     assert tfprep.open(memory, version=1).path == old.path
     assert clean(memory, keep=1).unreferenced == ()
+    unpublished = "v0003/manifest.json"  # of a killed build; it is none of the versions that stay
+    open_store(memory).write(unpublished, bytes(open_store(memory).read("v0002/manifest.json")))
+    assert [info.name for info in clean(memory, keep=1).unreferenced] == [unpublished]
+    open_store(memory).delete([unpublished])
     assert clean(memory, remove=True).unreferenced == found.unreferenced
     with pytest.raises(DatasetError, match="has no version 1; it has 2"):
         tfprep.open(memory, version=1)

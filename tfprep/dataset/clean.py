@@ -95,7 +95,7 @@ def _find(root: Path, keep: int) -> Leftovers:
         return Leftovers(str(root), {n: own_bytes(version_folder(root, n)) for n in older_versions(root, keep)})
     there = find_current(root)
     current = there.number if there else 0  # a store may hold what is left of a first build
-    numbers = [number for number in version_numbers(root) if number != current]
+    numbers = [number for number in version_numbers(root) if number < current]  # later ones were never published
     older = numbers[: max(0, len(numbers) - keep)]
     kept = {number: read_manifest(version_folder(root, number)) for number in {current, *numbers} - {0, *older}}
     needed = {name for number, manifest in kept.items() for name in _needed(number, manifest)}
