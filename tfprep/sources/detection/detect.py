@@ -13,9 +13,9 @@ from typing import Any
 from tfprep.errors import SourceError, TfprepError
 from tfprep.sources.annotations.listing import ORPHAN
 from tfprep.sources.archives import Archives
-from tfprep.sources.detection.facts import FEW_WRONG, SERIES, Facts, Reading, Remark, look
+from tfprep.sources.detection.facts import FEW_WRONG, Facts, Reading, Remark, look
 from tfprep.sources.detection.files import Files
-from tfprep.sources.detection.rules import RULES, folders, masks, with_classes
+from tfprep.sources.detection.rules import RULES, with_classes
 from tfprep.sources.folder import Folder
 from tfprep.sources.paired import Paired
 from tfprep.sources.patterns import compile_pattern, image_suffix, is_test
@@ -71,32 +71,28 @@ def detect(folder: Path, layout: str | None = None, ignore: Sequence[str] = ()) 
 
 def _readings(files: Files, layout: str | None) -> tuple[list[Reading], list[str]]:
     """Return the sources that fit the folder, with what they leave over and what is doubtful, and why others do not fit it."""
-    readings, causes, masked = list[Reading](), list[str](), False
+    proposals, readings, causes = list[Reading](), list[Reading](), list[str]()
     for rule in RULES:
-        if rule in (masks, folders) and any(not one.doubts and not one.left for one in readings):
-            break  # they read images only, and would leave over what that source reads
-        proposals = rule(files)
-        while True:
+        try:
+            proposals.extend(rule(files))
+        except TfprepError as error:
+            causes.append(str(error))
+    masked = layout is None and any(one.layout == "masks" for one in proposals)  # which are not images of a class
+    for proposal in proposals:
+        if layout in (None, proposal.layout) and not (masked and proposal.layout in ("folders", "images")):
             try:
-                proposal = next(proposals)
-                masked |= rule is masks
-                if layout in (None, proposal.layout):
-                    readings.append(_accounted(proposal, files))
-            except StopIteration:
-                break
+                readings.append(_accounted(proposal, files))
             except TfprepError as error:
                 causes.append(str(error))
     if layout is not None:
-        return [replace(one, remarks=[(0, text) for _, text in one.remarks]) for one in readings], causes
-    if masked:  # which are not images of a class
-        readings = [one for one in readings if one.layout not in ("folders", "images")]
+        readings = [replace(one, remarks=[(0, text) for _, text in one.remarks]) for one in readings]
     return readings, causes
 
 
 def _accounted(proposal: Reading, files: Files) -> Reading:
     """Return a proposal with the files that its source does not read and its rule does not explain, and all doubts about it."""
-    source, facts, remarks = _fitted(proposal, files)
-    if not facts.opened or len(facts.problems) == facts.opened:
+    source, facts, remarks = _fitted(proposal.source, files)
+    if len(facts.problems) == facts.opened:
         such = "".join((": ", *facts.problems)[:2])
         reasons = "\n".join((*proposal.doubts, f"none of {facts.opened} samples that were opened can be read{such}"))
         raise SourceError(reasons)
@@ -108,32 +104,27 @@ def _accounted(proposal: Reading, files: Files) -> Reading:
     left = [path for path in unread if all(pattern.match_path(path) is None for pattern in patterns)]
     of_tests = {one for one in files.image_folders if is_test(one) and facts.splits.keys().isdisjoint(one.split("/"))}
     unlabeled = {path for path in left if image_suffix(path) and path.rpartition("/")[0] in of_tests}
-    if unlabeled and any(unlabeled.issuperset(couple) for _, _, pairs in files.pairs for couple in pairs):
-        unlabeled = set()  # such as masks
-    if unlabeled:
+    if unlabeled and not any(unlabeled.issuperset(couple) for _, _, pairs in files.pairs for couple in pairs):  # masks
+        left = [path for path in left if path not in unlabeled]
         such = listed_files(sorted(unlabeled))
         remarks.append((0, f"images of a test split have no labels, and are left out: {such}"))
     remarks = [*proposal.remarks, *remarks, *_about_splits(source, facts, files), *_about_samples(source, facts, files)]
-    return replace(proposal, source=source, facts=facts, remarks=remarks, left=sorted({*left} - unlabeled))
+    return replace(proposal, source=source, facts=facts, remarks=remarks, left=sorted(left))
 
 
-def _fitted(proposal: Reading, files: Files) -> tuple[Any, Facts, list[Remark]]:
+def _fitted(source: Any, files: Files) -> tuple[Any, Facts, list[Remark]]:
     """Return the form of a proposed source with which samples can be built, facts about them, and what is to be said."""
-    source, remarks = proposal.source, list[Remark]()
     looked = partial(look, root=files.root, paths=files.hashes)
     facts = looked(source)
-    bare = {split for split, n in facts.splits.items() if facts.empty[split] == n}
-    bare = {split for split in bare if "objects" not in facts.labels or is_test(split)}
-    splits = tuple(split for split in facts.splits if split not in bare)
-    if 0 < len(splits) < len(facts.splits) and not isinstance(source.splits, Fractions | str):
-        facts = looked(source := replace(source, splits=splits))
-    if isinstance(source, Paired) and source.mask is not None:
-        numbered, remarks = with_classes(source, facts.masks)
-        source, facts = (numbered, looked(numbered)) if numbered != source else (source, facts)
-    elif facts.masks:  # of a table or an archive
-        paired, remarks = with_classes(Paired("*", "masks"), facts.masks)
-        if paired.numbers:
-            remarks = [(1, f"{text}, as sources.Paired reads masks in files of their own") for _, text in remarks]
+    bare = [split for split, count in facts.splits.items() if is_test(split) and facts.empty[split] == count]
+    if 0 < len(bare) < len(facts.splits) and not isinstance(source.splits, Fractions | str):
+        source = replace(source, splits=tuple(split for split in facts.splits if split not in bare))
+        facts = looked(source)
+    options, remarks = with_classes(source, facts)
+    if options and isinstance(source, Paired):
+        facts = looked(source := replace(source, **options))
+    elif options:
+        remarks = [(1, f"{text}, as sources.Paired reads masks in files of their own") for _, text in remarks]
     if facts.problems and hasattr(source, "pixels"):  # images that do not become 8-bit RGB without loss
         forms = (Pixels(background=(255, 255, 255)), Pixels(), Pixels(page=0))
         found = [(other, looked(other)) for other in (replace(source, pixels={"image": form}) for form in forms)]
@@ -154,19 +145,14 @@ def _about_splits(source: Any, facts: Facts, files: Files) -> Iterator[Remark]:
             yield 1, f"names say {' and '.join(sorted(words))}, and this recipe draws new splits from all of them"
         if re.search(rb"^configs:", files.head("README.md"), re.MULTILINE):
             yield 1, "configs: in README.md may say the splits of Hugging Face, and this recipe draws new ones"
-        series = facts.series.keys() - {""}
-        frames = facts.series.total() - facts.series[""]
-        if frames > facts.series[""] and len({name.rpartition("/")[0] for name in series}) < len(series) <= frames / 2:
-            such = f"such as {min(series)}*, may get into two splits"
-            yield 0, f"frames of one series, {such} (splits=Fractions(..., group_by={SERIES!r}))"
     elif len(facts.splits) == 1:
         yield 0, f"all samples are in the split {min(facts.splits)!r}; none is left for another (splits=)"
-    trains = [split for split in facts.splits if not is_test(split)]
+    in_train = set[str]().union(*(of_split for split, of_split in facts.classes.items() if "train" in split.lower()))
     for split, classes in facts.classes.items():
-        in_train = set[str]().union(*(facts.classes[one] for one in facts.classes if "train" in one.lower()))
         if in_train and (strange := sorted(classes - in_train)):
             such = ", ".join(strange[:3])
             yield int("{label}" in repr(source)), f"{split} has the classes {such}, which train does not have"
+    trains = [split for split in facts.splits if not is_test(split)]
     if len(trains) > 1 and any(re.search("train[_-]?val", split, re.IGNORECASE) for split in trains):
         yield 1, f"images of {', '.join(facts.splits)} may be in two splits (splits= takes some of them)"
     if facts.copies:
@@ -183,7 +169,7 @@ def _about_samples(source: Any, facts: Facts, files: Files) -> Iterator[Remark]:
         yield 0, f"{len(files.ignored)} files are left out by --ignore"
     if dropped := len(facts.dropped):
         such = f"{dropped} annotations are dropped, such as {facts.dropped[0]}"
-        yield dropped / (dropped + sum(facts.labels["objects"].values())), such
+        yield dropped / (dropped + facts.labels["objects"].total()), such
     for split, count in facts.empty.items():
         if count > FEW_WRONG * (total := facts.splits[split]):
             yield 1, f"{split}: {count} of {total} samples have no objects or masks; are their annotations missing?"

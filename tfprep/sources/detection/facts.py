@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import heapq
-import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,6 +14,7 @@ import numpy as np
 from tfprep import images
 from tfprep.errors import MissingDependencyError, SampleError, SourceError
 from tfprep.fields import Kind, Size
+from tfprep.images.pillow import opened
 from tfprep.seeding import sample_hash
 from tfprep.sources.patterns import split_words
 from tfprep.sources.raw import parse_reference, read_raw
@@ -27,9 +27,7 @@ FEW_WRONG = 0.1
 """The share of samples that may be wrong, or have no objects. Of COCO's images 1 % have none; Ultralytics advise up to 10 %."""
 _SAMPLES = 24
 """Number of samples that are opened: those with the smallest hashes, which is a fair and repeatable choice."""
-SERIES = "(.*[0-9][^/]*[^/0-9])[0-9][^/]*[.][^./]+$|(.+)"
-"""Finds what the names of frames or slices have in common, which have a number before their own: `video1_frame_002.jpg`."""
-_NAMES_SEEN, _SIDE_SEEN, _PIXELS_PER_COLOR, _SHOWN = 100_000, 256, 8, 12
+_SIDE_SEEN, _PIXELS_PER_COLOR, _SHOWN = 256, 8, 12
 
 Remark: TypeAlias = tuple[float, str]
 """What a user should check, and the share of samples that may be wrong: above `FEW_WRONG` it refuses the source."""
@@ -41,24 +39,23 @@ class Facts:
 
     kinds: Mapping[str, Kind]  # of each field
     splits: Counter[str] = field(default_factory=Counter)  # number of samples
-    labels: dict[str, dict[str, int]] = field(default_factory=dict)  # of samples or objects, by field and class
+    labels: dict[str, Counter[str]] = field(default_factory=dict)  # of samples or objects, by field and class
     classes: dict[str, set[str]] = field(default_factory=dict)  # of the samples in each split
     empty: Counter[str] = field(default_factory=Counter)  # by split: without an object, or a file beside the image
-    tally: dict[str, int] = field(default_factory=dict)  # what the source passed over
+    tally: Counter[str] = field(default_factory=Counter)  # what the source passed over
     dropped: list[str] = field(default_factory=list)  # what is wrong with annotations that the source drops
     used: set[int] = field(default_factory=set)  # `hash` of the path of each file that samples are made of
     folder_words: Counter[str] = field(default_factory=Counter)  # words for splits in their folders
     file_words: Counter[str] = field(default_factory=Counter)  # and in the names of their files
-    series: Counter[str] = field(default_factory=Counter)  # number of samples by what `SERIES` finds, or ""
     opened: int = 0
     problems: list[str] = field(default_factory=list)  # what is wrong with samples
     unfit_masks: int = 0  # number of masks that are JPEGs, or of another size than their images
     sizes: list[Size] = field(default_factory=list)  # (height, width)
-    turned: int = 0  # number of images that their EXIF orientation turns
     deep: bool = False  # True if images do not become 8-bit RGB
     drawn: dict[str, bool] = field(default_factory=dict)  # by key: has the image few colors, as masks have?
     mask_numbers: dict[str, set[int]] = field(default_factory=dict)  # class numbers in masks by field
-    masks: list[bytes] = field(default_factory=list)  # the files of masks whose numbers are not changed
+    masks: list[list[int]] = field(default_factory=list)  # the numbers of each mask
+    palettes: set[bytes] = field(default_factory=set)  # of masks whose numbers are not changed
     copies: int = 0  # number of images that another split has too, with the same name and bytes
 
     def lines(self) -> list[str]:
@@ -70,7 +67,6 @@ class Facts:
         lines += [f"{name}: {len(counts)} classes: {_counted(counts)}" for name, counts in self.labels.items()]
         lines += [f"further fields: {', '.join(further)}"] if further else []
         lines += [f"image sizes, {len(self.sizes)} opened: {' to '.join(sizes)}"] if sizes else []
-        lines += [f"turned by EXIF, {len(self.sizes)} opened: {self.turned}"] if self.turned else []
         lines += ["images are not 8-bit RGB, and are stored without loss"] if self.deep else []
         for name, numbers in self.mask_numbers.items():
             lines.append(f"{name}: class numbers {', '.join(map(str, sorted(numbers)))} in the masks opened")
@@ -103,46 +99,47 @@ def look(source: Source, root: Path, paths: Collection[int] = ()) -> Facts:
     SourceError if the source does not fit the folder."""
     listing = source.scan(root)
     facts = Facts(listing.kinds)
-    places = {name: place for place, name in enumerate(listing.values)}
-    labels = {name: listing.classes[name] for name in places if listing.kinds.get(name) == "label"}
-    labels |= {"objects": listing.classes.get("box_labels", ())} if "objects" in places else {}
-    counts = {name: Counter[int]() for name in labels}
-    unlabeled, references = 0, set[int]()
-    chosen: list[tuple[int, int, Entry]] = []
-    for number, entry in enumerate(listing.entries):
-        image, *beside = (hash(parse_reference(file).file) for file in entry.files)
-        references.add(hash(entry.files[0]))
-        facts.used.update((image, *beside))
-        facts.empty[entry.split] += image in paths and any(path not in paths for path in beside)
-        facts.splits[entry.split] += 1
-        folder, _, name = entry.key.rpartition("/")
-        facts.folder_words.update(set(split_words(folder)))
-        facts.file_words.update(split_words(name)[:1])
-        facts.series.update(re.findall(SERIES, entry.key)[0][:1] if number < _NAMES_SEEN else ())
-        for name, count in counts.items():
-            value = entry.values[places[name]]
-            if name == "objects":
-                facts.empty[entry.split] += not value["objects"]
-                facts.dropped += value.get("dropped", ())
-                value = [one["label"] for one in value["objects"] if one.get("label") is not None]
-            numbers = value if isinstance(value, list) else [] if value is None else [value]
-            count.update(numbers)
-            facts.classes.setdefault(entry.split, set()).update(labels[name][n] for n in numbers)
-            unlabeled += value is None
-        ranked = (-sample_hash(0, entry.key), number, entry)
-        (heapq.heappush if len(chosen) < _SAMPLES else heapq.heappushpop)(chosen, ranked)
-    if twice := sum(facts.splits.values()) - len(references):
-        raise SourceError(f"{twice} images are in two samples, or in two splits of {source!r}")
-    facts.labels = {name: {label: counts[name][n] for n, label in enumerate(labels[name])} for name in labels}
-    facts.tally = dict(listing.tally) | ({"rejected, because the label is empty": unlabeled} if unlabeled else {})
+    chosen = heapq.nlargest(_SAMPLES, _counted_entries(facts, listing, paths), lambda entry: -sample_hash(0, entry.key))
+    facts.tally = +(facts.tally + Counter(listing.tally))
     facts.opened = len(chosen)
     facts.mask_numbers = {name: set() for name, kind in listing.kinds.items() if kind == "mask"}
-    for _, _, entry in sorted(chosen, reverse=True):
+    for entry in chosen:
         try:
             _open(facts, source, root, listing, entry)
         except (SampleError, MissingDependencyError) as error:
             facts.problems.append(f"{entry.key}: {error}")
     return facts
+
+
+def _counted_entries(facts: Facts, listing: Listing, paths: Collection[int]) -> Iterator[Entry]:
+    """Yield the entries, and count them. SourceError at the end if two are of one image."""
+    names = {name: listing.classes[name] for name in listing.values if listing.kinds.get(name) == "label"}
+    names |= {"objects": listing.classes.get("box_labels", ())} if "objects" in listing.values else {}
+    facts.labels = {name: Counter(dict.fromkeys(classes, 0)) for name, classes in names.items()}
+    references = set[int]()
+    for entry in listing.entries:
+        image, *beside = (hash(parse_reference(file).file) for file in entry.files)
+        references.add(hash(entry.files[0]))
+        facts.used.update((image, *beside))
+        facts.empty[entry.split] += image in paths and any(path not in paths for path in beside)
+        facts.splits[entry.split] += 1
+        folder, _, file = entry.key.rpartition("/")
+        facts.folder_words.update(set(split_words(folder)))
+        facts.file_words.update(split_words(file)[:1])
+        for name, value in zip(listing.values, entry.values, strict=True):
+            if name == "objects":
+                facts.empty[entry.split] += not value["objects"]
+                facts.dropped += value.get("dropped", ())
+                value = [one["label"] for one in value["objects"] if one.get("label") is not None]
+            if name in names:
+                facts.tally["rejected, because the label is empty"] += value is None
+                numbers = value if isinstance(value, list) else [] if value is None else [value]
+                classes = [names[name][number] for number in numbers]
+                facts.labels[name].update(classes)
+                facts.classes.setdefault(entry.split, set()).update(classes)
+        yield entry
+    if twice := sum(facts.splits.values()) - len(references):
+        raise SourceError(f"{twice} images are in two samples, or in two splits")
 
 
 def _open(facts: Facts, source: Source, root: Path, listing: Listing, entry: Entry) -> None:
@@ -154,15 +151,12 @@ def _open(facts: Facts, source: Source, root: Path, listing: Listing, entry: Ent
     size = decoders[image].size(raw) if image in decoders else None
     if "image" in raw:
         facts.drawn[entry.key] = has_few_colors(raw["image"])
-        facts.turned += images.file_orientation(raw["image"], 0) > 1
         folder, slash, name = entry.files[0].rpartition("/")
         twins = {folder.replace(entry.split, split) + slash + name for split in facts.splits} - {entry.files[0]}
         facts.copies += any((root / twin).is_file() and read_raw(root, twin) == raw["image"] for twin in twins)
-    for name in facts.mask_numbers:  # before the image, which may need `Pixels`
-        if isinstance(raw.get(name), bytes) and images.is_jpeg(raw[name]):
-            facts.unfit_masks += 1
-            raise SampleError(LOSSY)
-        facts.masks += [raw[name]] if name not in decoders else []
+    if any(isinstance(raw.get(name), bytes) and images.is_jpeg(raw[name]) for name in facts.mask_numbers):
+        facts.unfit_masks += 1
+        raise SampleError(LOSSY)
     if "image" in raw and size is None:
         size = images.image_size(raw["image"])
         if not images.is_jpeg(raw["image"]):
@@ -176,7 +170,11 @@ def _open(facts: Facts, source: Source, root: Path, listing: Listing, entry: Ent
             facts.unfit_masks += 1
             sizes = [f"{width} x {height}" for height, width in (mask.shape[:2], size)]
             raise SampleError(f"{name} is {sizes[0]}, and its image {sizes[1]}")
-        numbers.update(np.unique(mask).tolist())
+        facts.masks.append(np.unique(mask).tolist())
+        numbers.update(facts.masks[-1])
+        if name not in decoders:
+            with opened(raw[name]) as image_of_mask:
+                facts.palettes.add(bytes(image_of_mask.getpalette() or ()))
 
 
 def has_few_colors(data: bytes) -> bool:

@@ -13,18 +13,15 @@ from math import prod
 from statistics import median
 from typing import Any
 
-import numpy as np
-
 from tfprep.errors import MissingDependencyError, SampleError, SourceError
 from tfprep.fields import Kind
-from tfprep.images import HASH_BITS, decode_mask, perceptual_hash
-from tfprep.images.pillow import opened
+from tfprep.images import HASH_BITS, perceptual_hash
 from tfprep.sources.annotations import Coco, ObjectTable, Voc, Yolo
 from tfprep.sources.annotations.coco import CocoFile, image_file_name
 from tfprep.sources.annotations.yolo import DataYaml, images_in, label_path
 from tfprep.sources.archives import ARCHIVE_SUFFIXES, Archives, members, split_name
 from tfprep.sources.arrays import Arrays, StoredArray, stored_arrays
-from tfprep.sources.detection.facts import MOST_COLORS, Reading, Remark
+from tfprep.sources.detection.facts import MOST_COLORS, Facts, Reading, Remark
 from tfprep.sources.detection.files import FEW, Files, below, may_hold_data, splits_for, splits_of
 from tfprep.sources.folder import Folder
 from tfprep.sources.paired import CAMVID_CLASSES, Paired
@@ -158,13 +155,14 @@ _LABELS = {
     *("label", "labels", "class", "classes", "classname", "classid", "classlabel", "category", "categoryid", "labelname"),
     *("species", "target", "diagnosis", "breed", "dx", "tags", "findinglabels", "attributeids", "emotion", "variety"),
 }  # fmt: skip
-_SPLITS = {"split", "subset", "partition", "set", "datasplit", "dataset", "usage", "fold", "kfold", "isvalid"}
+_OF_FILES = {"id", "imageid", "width", "height", "imagewidth", "imageheight", "area"}
+"""Names of columns that are not read: images and boxes say the same. So are labels, without other characters than letters."""
 _BOXES = (
     ("xyxy", "xmin ymin xmax ymax, x0 y0 x1 y1, x1 y1 x2 y2, left top right bottom"),
     ("center_xywh", "xcenter ycenter width height, xcenter ycenter w h, cx cy width height, cx cy w h"),
     ("xywh", "xmin ymin width height, x y width height, x y w h, bbox, bboxes, box, boxes"),
 )
-"""Names of the columns of boxes, in lower case and without other characters, and the form of their numbers."""
+"""Names of the columns of boxes, and the form of their numbers."""
 _NUMBER = re.compile(r"-?\d+(?:[.]\d*)?(?:e-?\d+)?")
 _NO_CLASS = re.compile(r"[\[{].*|-?\d*[.]\d*[1-9]\d*")
 """Cells that are lists as text, or numbers with fractions."""
@@ -178,7 +176,6 @@ class _Head:
     path: str
     columns: Mapping[str, Sequence[Any]]  # without those that hold files
     stored: Sequence[str]  # the columns that hold files
-    image: str = ""  # the path of an image with columns in braces, or the column that holds it; "" without images
     remarks: list[Remark] = field(default_factory=list)
 
     def filled(self, column: str) -> list[Any]:
@@ -186,9 +183,9 @@ class _Head:
         return [value for value in self.columns[column] if value not in (None, "")]
 
     def images(self, image: str) -> list[str]:
-        """Return the path of the image of each row; [] if the table itself holds them."""
+        """Return the path of the image of each row; [] if the table itself holds them, or none."""
         template = Template.parse(image if "{" in image else f"{{{image}}}")
-        columns = [] if self.stored else [map(str, self.columns[name]) for name in template.holes]
+        columns = [] if self.stored or not image else [map(str, self.columns[name]) for name in template.holes]
         rows = (dict(zip(template.holes, row, strict=True)) for row in zip(*columns, strict=True))
         return [template.fill(row.__getitem__).replace("\\", "/") for row in rows]
 
@@ -198,7 +195,7 @@ class _Head:
 
 
 def _plain(column: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", column.lower())
+    return re.sub(r"[^a-z0-9]", "", column.rpartition(".")[2].lower())
 
 
 def tables(files: Files) -> Iterator[Reading]:
@@ -209,140 +206,130 @@ def tables(files: Files) -> Iterator[Reading]:
         grouped.setdefault(split_form(shards), []).append(path)
     for pattern, paths in grouped.items():
         head = _head(files, next((path for path in paths if "train" in "".join(split_words(path))), paths[0]))
-        if head.image and (reading := _table(files, pattern, paths, head)):
-            yield reading
+        if image := _image(files, head):
+            yield from _table(files, pattern, paths, head, image)
 
 
 def _head(files: Files, path: str) -> _Head:
-    """Return the first rows of a table, and where the images are that a column names. SourceError if they are nowhere."""
     stored = file_columns(files.root / path) if path.lower().endswith(".parquet") else []
     names = [name for name in column_names(files.root / path) if name.partition(".")[0] not in stored]
-    if image := next(filter(image_suffix, names), ""):
-        rule = "write a line with the names of the columns above it"
-        raise SourceError(f"{path}: the first line names {image!r}: {rule}")
     rows = [cells for _, cells in islice(rows_of(files.root / path, names), BATCH_ROWS)]
-    head = _Head(path, dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else {}, stored)
-    found = {("image" if "image" in stored else stored[0]): True} if stored else dict[str, bool]()
-    for column in filter(None, head.columns if not stored else ()):
+    return _Head(path, dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else {}, stored)
+
+
+def _image(files: Files, head: _Head) -> str:
+    """Return the path of an image with columns in braces, or the column that holds it; "" without images. SourceError if the
+    images that a column names are nowhere."""
+    if head.stored:
+        return "image" if "image" in head.stored else head.stored[0]
+    found = dict[str, bool]()
+    for column in filter(None, head.columns):
         cells = [str(cell).replace("\\", "/") for cell in head.filled(column) if isinstance(cell, str | int)]
         are_files = bool(cells) and all(map(image_suffix, cells[:FEW]))
         for suffix in ("", *sorted({suffix for _, suffix in files.images})) if cells else ():
             spelled = [f"{cell}{suffix}" for cell in cells[:FEW]]
             try:
-                place = files.image_place(spelled, path, f"{column!r} names")
+                place = files.image_place(spelled, head.path, f"{column!r} names")
                 found[below(literal(place), f"{{{column}}}{suffix}") if place or suffix else column] = are_files
             except SourceError:
                 if all(map(files.folders_of, spelled)):
                     found[f"**/{{{column}}}{suffix}"] = are_files
                 elif are_files and not suffix and files.images:
                     raise
-    head.image = max(found, key=found.__getitem__, default="")
+    best = max(found, key=found.__getitem__, default="")
     # A column of numbers may name images by chance, but then it names some of them twice.
     named = {image: head.images(image) for image in found}
-    named = {image: of for image, of in named.items() if found[image] or len({*of}) == len(of) or image == head.image}
+    named = {image: of for image, of in named.items() if found[image] or len({*of}) == len(of) or image == best}
     if len({tuple(images[:FEW]) for images in named.values()}) > 1:
         head.doubt(f"{' and '.join(named)} name different images, such as views or masks")
-    return head
+    return best
 
 
-def _table(files: Files, pattern: str, paths: Sequence[str], head: _Head) -> Reading | None:
-    """Return the source of the tables of one pattern; None if they hold nothing about their images."""
-    columns = {path: {*column_names(files.root / path)} for path in paths}
-    kept = [path for path in paths if columns[head.path] <= columns[path]]
+def _table(files: Files, pattern: str, paths: Sequence[str], head: _Head, image: str) -> Iterator[Reading]:
+    """Yield the source of the tables of one pattern, unless they hold nothing about their images: each column that varies is the
+    split, boxes, the label, a text or a mask, or the table is doubtful."""
+    kept = [path for path in paths if {*head.columns, *head.stored} <= {*column_names(files.root / path)}]
     unlabeled = [path for path in paths if path not in kept and is_test(path)]
-    place, slash, name = head.image.rpartition("/")
-    table = pattern
-    splits: Any = splits_of(pattern, kept)
+    images = head.images(image)
+    place, slash, name = image.rpartition("/")
     if "{split}" in pattern and split_words(place) == split_words(head.path):
-        place = split_form(place, True)
-    said = {c: {split_form(text) == "{split}" for text in {*map(str, head.filled(c))}} for c in head.columns}
-    if by_column := [c for c, are_splits in said.items() if are_splits == {True} and len(paths) == 1]:
+        image = split_form(place, True) + slash + name
+    table, splits, by_column = pattern, splits_of(pattern, kept), list[str]()
+    if len(paths) == 1:
+        by_column = [c for c in head.columns if {split_form(str(v)) for v in head.filled(c)} == {"{split}"}][:1]
+    if by_column:
         table, splits = literal(head.path), by_column[0]
-    known = {"key", head.image, *Template.parse(head.image).holes, *by_column}.union(
-        *(columns[one] for one in unlabeled)
+    used = {image, *Template.parse(image).holes, *by_column, *(c.rpartition(".")[0] for c in head.columns)}
+    boxes, form = _boxes(head, [c for c in head.columns if c not in used])
+    is_export = "".join(boxes) + "_shape" in head.columns
+    first = [*head.filled(boxes[0]), 0][0] if len(boxes) == 1 else 0
+    nested = is_export or (isinstance(first, list) and isinstance([*first, 0][0], list))
+    of_boxes = [c for c in head.columns if nested and re.search("categor|box_label|objects.label", c.lower())][:1]
+    texts = [c for c in head.columns if c.lower() in ("text", "caption")]
+    masks = [column for column in head.stored if column != image]
+    used.update(boxes, of_boxes, texts, [f"{boxes[0]}_shape", "key"] if is_export else ())
+    label = _label(
+        files, head, [c for c in head.columns if c not in used], may_lack=bool(boxes or texts or head.stored)
     )
-    known |= {column.rpartition(".")[0] for column in head.columns}  # read as `objects.bbox`
-    known |= {f"{column}_shape" for column in head.columns}  # of our own exports
-    source = _source(files, head, table, place + slash + name, splits, [c for c in head.columns if c not in known])
-    for column in (c for c in head.columns if _plain(c) in _SPLITS or split_words(c) or True in said[c]):
-        if source is not None and isinstance(source.splits, Fractions):
-            head.doubt(f"the column {column!r} may say the splits, and this recipe draws new ones")
+    if not (label or boxes or texts or head.stored):
+        return
+    used.update(label if isinstance(label, tuple) else (label,))
+    unread = [
+        c
+        for c in head.columns
+        if c not in used and _plain(c) not in _OF_FILES and len({*map(str, head.columns[c])}) > 1
+    ]
+    folders = [path.rpartition("/")[0].rpartition("/")[2] for path in images if place != "**"]
+    if len({*map(split_form, folders)}) > 1 and folders != [*map(str, head.columns.get(str(label), ()))]:
+        unread.append(f"the folders, such as {folders[0]}")
+    if unread:
+        head.doubt(f"not read: {', '.join(unread)} (label=, fields=)")
     if unlabeled:
         head.doubt(f"images of {', '.join(unlabeled)} have no labels, and are left out", certain=True)
-    of_tests = [one for one in (_head(files, path) for path in unlabeled) if one.image]
-    declared = (*kept, *unlabeled, *chain(*(one.images(one.image) for one in of_tests)))
-    return None if source is None else Reading("table", source, declared, head.remarks)
-
-
-def _source(files: Files, head: _Head, table: str, image: str, splits: Any, targets: Sequence[str]) -> Any:
-    """Return the source of a table with boxes, with labels, or with masks and texts; None if it has none of these."""
-    boxes, form = _boxes(head, targets)
-    is_export = "".join(boxes) + "_shape" in head.columns
-    cells = head.filled(boxes[0]) if len(boxes) == 1 else []
-    nested = is_export or any(isinstance(cell, list) and isinstance([*cell, 0][0], list) for cell in cells)
-    of_boxes = [c for c in targets if nested and re.search("categor|box_label|objects.label", c.lower())]
-    texts = [c for c in targets if c.lower() in ("text", "caption")]
-    targets = [c for c in targets if c not in (*boxes, *of_boxes, *texts)]
-    varied = [c for c in targets if len({*map(str, head.columns[c])}) > 1]
-    label = _label(head, files, targets, varied, may_lack=bool(boxes or texts or head.stored))
-    folders = {path.rpartition("/")[0] for path in head.images(head.image) if label is None}
-    unread = [c for c in varied if c not in (label if isinstance(label, tuple) else (label,))]
-    unread += [f"the folders, such as {folder}" for folder in sorted(folders)[:1] if len(folders) > 1]
-    if unread:
-        text = " / ".join(str(cell) for column in unread for cell in head.columns.get(column, ()))
-        has_masks = re.search(r"\d[\d.]*([\[\](), ]+\d[\d.]*){2}", text) is not None  # as runs or corners
-        such = f"not read: {', '.join(unread)}{', which may hold masks' * has_masks} (label=, fields=)"
-        head.doubt(such, certain=not has_masks)
     of_rows = bool(boxes and not nested)  # a row for each object
-    splits = splits or splits_for(table, label is not None and not of_rows, head.images(head.image))
-    groups = (c for c in unread if c in varied and re.search("id$|patient|subject|group|video", _plain(c)))
-    for column in groups if isinstance(splits, Fractions) and not of_rows else ():
-        if _plain(column) not in _LABELS and len({*head.filled(column)}) < len(head.filled(column)):
-            head.doubt(f"images with one {column!r} may get into two splits (group_by={column!r})", certain=True)
+    splits = splits or splits_for(table, label is not None and not of_rows, images)
     options: dict[str, Any] = {"splits": splits, "box_format": "xyxy" if is_export else form}
+    source: Any
     if of_rows:
         options |= {"splits": None, "split": splits} if isinstance(splits, str) and "{" not in splits else {}
-        return ObjectTable(table, image, label=label, boxes=boxes if len(boxes) == 4 else boxes[0], **options)
-    masks = [name for name in head.stored if name != head.image]
-    if len(masks) > 1 or not all(map(says_masks, masks)):
-        head.doubt(f"the images of {', '.join(map(repr, masks))} may be masks, or depths, edges and other pictures")
-    fields: dict[str, tuple[Kind, str]] = {"mask": ("mask", masks[0])} if masks else {}
-    fields |= {c: ("text", c) for c in texts}
-    fields |= {"boxes": ("boxes", boxes[0])} if nested else {}
-    fields |= {"box_labels": ("label", of_boxes[0])} if of_boxes else {}
-    separator = _separator(head, label) if isinstance(label, str) else None
-    if label is None and not fields and not head.stored:
-        return None
-    return Table(table, image, label, fields, separator=separator, **options)
+        source = ObjectTable(table, image, label=label, boxes=boxes if len(boxes) == 4 else boxes[0], **options)
+    else:
+        if len(masks) > 1 or not all(map(says_masks, masks)):
+            head.doubt(f"the images of {', '.join(map(repr, masks))} may be masks, or depths, edges and other pictures")
+        fields: dict[str, tuple[Kind, str]] = {"mask": ("mask", masks[0])} if masks else {}
+        fields |= {c: ("text", c) for c in texts}
+        fields |= {"boxes": ("boxes", boxes[0])} if nested else {}
+        fields |= {"box_labels": ("label", of_boxes[0])} if of_boxes else {}
+        options["separator"] = _separator(head, label) if isinstance(label, str) else None
+        source = Table(table, image, label, fields, **options)
+    of_tests = [one.images(_image(files, one)) for one in (_head(files, path) for path in unlabeled)]
+    yield Reading("table", source, (*kept, *unlabeled, *chain(*of_tests)), head.remarks)
 
 
-def _label(head: _Head, files: Files, targets: Sequence[str], varied: Sequence[str], may_lack: bool) -> Any:
-    """Return the column of the label by its name, else columns of 1 and 0; others are doubtful."""
-    declared = [c for c in targets if "." not in c and declared_classes(files.root / head.path, c) is not None]
-    if labels := declared or [c for c in targets if _plain(c) in _LABELS]:
-        different = {*zip(*(map(str, head.columns[c]) for c in labels), strict=True)}
-        if any(len({*map(str, head.columns[c])}) < len(different) for c in labels):  # not a number and a name of it
-            head.doubt(f"several columns may be the label ({', '.join(labels)})")
-        return min(labels, key=lambda c: all(map(_NUMBER.fullmatch, map(str, head.filled(c)))))
-    cells = {c: {str(cell).strip().lower().removesuffix(".0") for cell in head.filled(c)} for c in targets}
-    flags = [c for c, of_column in cells.items() if of_column and any(of_column <= pair for pair in _FLAGS)]
+def _label(files: Files, head: _Head, targets: Sequence[str], may_lack: bool) -> Any:
+    """Return the column of the label by its name, else columns of 1 and 0; others are doubtful. None if there are none."""
+    plain = [c for c in targets if "." not in c]
+    named = [c for c in plain if declared_classes(files.root / head.path, c) is not None]
+    if named := named or [c for c in plain if _plain(c) in _LABELS]:
+        return min(named, key=lambda c: all(map(_NUMBER.fullmatch, map(str, head.filled(c)))))
+    varied = [c for c in plain if len({*map(str, head.columns[c])}) > 1]
+    cells = {c: {str(cell).strip().lower().removesuffix(".0") for cell in head.filled(c)} for c in plain}
+    flags = [c for c, of_column in cells.items() if any(of_column <= pair for pair in _FLAGS) and not split_words(c)]
     if len(varied) > 1 and {*varied} <= {*flags}:
         head.doubt(f"each of {', '.join(flags)} is a class (label=)", certain=True)
         return tuple(flags)
     if may_lack or not varied:
         return None
-    head.doubt(f"no column has the name of a label; it may be {', '.join(varied)} (label=)", certain=varied == flags)
+    head.doubt(f"no column has the name of a label; it may be {varied[0]} (label=)", certain=varied == flags)
     return varied[0]
 
 
 def _separator(head: _Head, label: str) -> str | None:
     """Return what divides the classes in the cells of a label, None if nothing does; note what is doubtful about them."""
     values = head.filled(label)
-    cells = sorted({value.strip() if isinstance(value, str) else str(value) for value in values})
     if any(isinstance(value, list) for value in values):
         return None
-    if _plain(label) not in ("label", "labels", "class"):
-        head.doubt(f"the label is the column {label!r} (label=)", certain=True)
+    cells = sorted({str(value).strip() for value in values})
     if strange := [*filter(_NO_CLASS.fullmatch, cells)] or cells * (not 1 < len(cells) < max(3, len(values))):
         rule = "are lists, fractions, all different or all the same, not like classes"
         scalar = f"(a number to predict is read by fields={{{label!r}: ('scalar', {label!r})}})"
@@ -359,9 +346,7 @@ def _separator(head: _Head, label: str) -> str | None:
 
 def _boxes(head: _Head, targets: Sequence[str]) -> tuple[tuple[str, ...], Any]:
     """Return the columns that hold boxes, () if there are none, and their form."""
-    plain = {re.sub(r"^(?:bbox|box)(?=.)(?!es$)", "", _plain(c.rpartition(".")[2])): c for c in reversed(targets)}
-    if {"x3", "y3"} <= plain.keys():
-        raise SourceError(f"{head.path}: x1, y1, x2, y2, x3, y3 are points or corners: write them as COCO's keypoints")
+    plain = {re.sub(r"^(?:bbox|box)(?=.)(?!es$)", "", _plain(c)): c for c in reversed(targets)}
     for form, of_form in _BOXES:
         for names in (one.split() for one in of_form.split(", ")):
             columns = tuple(plain[name] for name in names if name in plain)
@@ -401,34 +386,31 @@ def masks(files: Files) -> Iterator[Reading]:
             yield Reading("masks", Paired(image, other, splits=splits_for(image)))
 
 
-def with_classes(source: Paired, masks: Sequence[bytes]) -> tuple[Paired, list[Remark]]:
-    """Return the source with class numbers for these masks, and what is to be said about them."""
-    palettes, counts = set[bytes](), list[list[int]]()
-    for data in masks:
-        with suppress(SampleError), opened(data) as image:
-            palettes.add(bytes(image.getpalette() or ()))
-            counts.append(np.unique(decode_mask(data)).tolist())
-    numbers, most = sorted({*chain(*counts)}), max(map(len, counts), default=0)
+def with_classes(source: Any, facts: Facts) -> tuple[dict[str, Any], list[Remark]]:
+    """Return the options of the class numbers that were found in masks, and what is to be said about the numbers."""
+    numbers = sorted({*chain(*facts.masks)}) if facts.palettes else []
+    if not numbers or getattr(source, "numbers", None):
+        return {}, []
     if numbers in ([0, 255], [0, 65535]):
         check = f"the masks hold 0 and {numbers[1]}: two classes, 0 and 1 (numbers=)"
-        return replace(source, numbers={0: 0, numbers[1]: 1}), [(0, check)]
-    if numbers and numbers[-1] == len(CAMVID_CLASSES) - 1 and str(source.mask).startswith("{split}annot/"):
+        return {"numbers": {0: 0, numbers[1]: 1}}, [(0, check)]
+    if numbers[-1] == len(CAMVID_CLASSES) - 1 and str(getattr(source, "mask", "")).startswith("{split}annot/"):
         check = f"the masks are taken for those of CamVid, in which {numbers[-1]} is void (void=)"
-        return replace(source, classes=CAMVID_CLASSES, void=numbers[-1]), [(0, check)]
+        return {"classes": CAMVID_CLASSES, "void": numbers[-1]}, [(0, check)]
     remarks = list[Remark]()
     classes = {*numbers} - {0, 255}
     dark = sum(number < _DARKEST for number in classes)
-    if most > MOST_COLORS or (numbers and numbers[-1] > 255) or 2 * dark < len(classes):
+    if max(map(len, facts.masks)) > MOST_COLORS or numbers[-1] > 255 or 2 * dark < len(classes):
         shades = ", ".join(map(str, numbers[:8]))
         remarks.append((1, f"the masks hold {shades}, ...: are these objects, depths, shades of gray or soft edges?"))
-    ends = {of_mask[-1] for of_mask in counts} - {0}
-    if len(ends) > _DIFFERENT_COUNTS and all({0, *one} == {*range(one[-1] + 1)} for one in counts):
+    ends = {of_mask[-1] for of_mask in facts.masks} - {0}
+    if len(ends) > _DIFFERENT_COUNTS and all({0, *one} == {*range(one[-1] + 1)} for one in facts.masks):
         rule = f"each mask holds 1, 2, 3, ... up to another number, at most {max(ends)}, as numbers of objects do"
         remarks.append((1, f"{rule}; numbers={{0: 0, None: 1}} makes them one class"))
-    if len(palettes) > 1:
+    if len(facts.palettes) > 1:
         rule = "write masks with one palette, or without"
-        remarks.append((1, f"the palettes of {source.mask} differ, so that a number may stand for two classes: {rule}"))
-    return source, remarks
+        remarks.append((1, f"the palettes of the masks differ, so that a number may stand for two classes: {rule}"))
+    return {}, remarks
 
 
 # --- folders --------------------------------------------------------------------------------------------------------
