@@ -7,11 +7,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain, islice
 from math import prod
 from statistics import median
-from typing import Any
+from typing import Any, TypeAlias
 
 from tfprep.errors import MissingDependencyError, SampleError, SourceError
 from tfprep.fields import Kind
@@ -25,9 +25,9 @@ from tfprep.sources.detection.facts import MOST_COLORS, Facts, Reading, Remark
 from tfprep.sources.detection.files import FEW, Files, below, may_hold_data, splits_for, splits_of
 from tfprep.sources.folder import Folder
 from tfprep.sources.paired import CAMVID_CLASSES, Paired
-from tfprep.sources.patterns import Template, columns_of, image_suffix, is_test, literal, split_form, split_words
+from tfprep.sources.patterns import columns_of, image_suffix, is_test, literal, split_form, split_words
 from tfprep.sources.raw import read_raw, read_whole
-from tfprep.sources.rows import BATCH_ROWS, TABLE_SUFFIXES, column_names, declared_classes, file_columns, rows_of
+from tfprep.sources.rows import BATCH_ROWS, TABLE_SUFFIXES, column_names, file_columns, rows_of
 from tfprep.sources.splits import Fractions
 from tfprep.sources.table import Table
 from tfprep.sources.video import VIDEO_SUFFIXES, Video
@@ -35,50 +35,56 @@ from tfprep.sources.video import VIDEO_SUFFIXES, Video
 # --- YOLO, COCO and Pascal VOC --------------------------------------------------------------------------------------
 
 _CLASS_NAMES = re.compile(r"(?:.*/)?(?:(?:predefined_)?classes\.txt|.*\.(?:names|labels))", re.IGNORECASE)
-_YOLO_OBJECT = re.compile(r"\d+(?:\s+-?\d+(?:\.\d+)?(?:e-?\d+)?){4,}", re.IGNORECASE)
+_YOLO_OBJECT = re.compile(r"\d+(?:\s+[-+.\de]+){4,}", re.IGNORECASE)
 
 
 def yolo(files: Files) -> Iterator[Reading]:
     """Yield the sources of YOLO's labels: YAML files, else labels and a list of class names. SourceError if there is no list."""
     lists = [path for path in files.paths(".txt", ".names", ".labels") if _CLASS_NAMES.fullmatch(path)]
     yamls = [path for path in files.paths(".yaml", ".yml") if re.search(rb"^names\s*:", files.head(path), re.MULTILINE)]
-    found: list[tuple[Yolo, list[str], list[Remark]]] = []
+    found = list[Reading]()
     for path in yamls:
         data = DataYaml.read(files.root, path)
         labels_of = {
             split: [label_path(image) for place in places for image in images_in(files.root, place, Counter())]
             for split, places in data.places.items()
         }
-        bare = [split for split, labels in labels_of.items() if files.hashes.isdisjoint(map(hash, labels))]
-        own = tuple(split for split in data.places if split not in (*data.twins, *bare))
-        remarks = [(0.0, f"{path}: {n} is {where!r}, which is not in this folder") for n, where in data.missing.items()]
-        remarks += [(0.0, f"{path}: {n} names the images of {twin}, and is left out") for n, twin in data.twins.items()]
-        remarks += [(0.0, f"{path}: no image of {split} has labels: the split is left out") for split in bare]
+        out = {split: f"is {where!r}, which is not in this folder" for split, where in data.missing.items()}
+        out |= {split: f"names the images of {twin}, and is left out" for split, twin in data.twins.items()}
+        bare = [split for split, of_split in labels_of.items() if files.hashes.isdisjoint(map(hash, of_split))]
+        out |= dict.fromkeys(bare, "has no image with labels, and is left out")
+        own = tuple(split for split in data.places if split not in out)
         same = [names for names in lists if tuple(files.lines(names)) == data.names]
         declared = [path, *same, *chain(*data.places.values(), *labels_of.values())]
-        found.append((Yolo(data=path, splits=own if own and (data.missing or bare) else None), declared, remarks))
+        remarks = [(0, f"{path}: {split} {why}") for split, why in out.items()]
+        found.append(Reading("yolo", Yolo(data=path, splits=own if own and out else None), declared, remarks))
     labels = [path for path in files.paths(".txt") if path not in lists and not yamls]
     labels = [path for path in labels if os.path.splitext(os.path.basename(path))[0] in files.places]
-    lines = [line for path in labels[:FEW] for line in files.lines(path)]
-    patterns = files.beside(labels) if 2 * sum(map(bool, map(_YOLO_OBJECT.fullmatch, lines))) > len(lines) else None
-    if patterns is not None and not lists:
-        rule = "are YOLO's labels, and no data.yaml, classes.txt or obj.names has the names of their classes"
-        raise SourceError(f"{patterns[1]} {rule}: write classes.txt with a name on each line")
-    if patterns is not None:
+    are_objects = (_YOLO_OBJECT.fullmatch(line) for path in labels[:FEW] for line in files.lines(path))
+    if patterns := files.beside(labels) if any(are_objects) else None:
+        if not lists:
+            rule = "are YOLO's labels, and no data.yaml, classes.txt or obj.names has the names of their classes"
+            raise SourceError(f"{patterns[1]} {rule}: write classes.txt with a name on each line")
         same = [path for path in lists if files.lines(path) == files.lines(lists[0])]
         # CVAT lists the images in train.txt. A further list, which may be of another split, is left over.
         every = [path for path in files.paths(".txt") if os.path.basename(path) == "train.txt"]
         source = Yolo(lists[0], *patterns, splits=splits_for(patterns[0]))
-        found.append((source, [patterns[1], *same, *every, *files.paths(".data")], []))
-    for proposed, declared, remarks in found:
-        few = [one for entry in islice(proposed.scan(files.root).entries, FEW) for one in entry.values[0]["objects"]]
+        found.append(Reading("yolo", source, [patterns[1], *same, *every, *files.paths(".data")]))
+    for reading in found:
+        few = [
+            one for entry in islice(reading.source.scan(files.root).entries, FEW) for one in entry.values[0]["objects"]
+        ]
         corners = {len(one["polygons"][0]) // 2 if "polygons" in one else 0 for one in few}
+        further = (
+            "points" if any("points" in one for one in few) else "instances" if corners and 0 not in corners else ""
+        )
         if corners == {4}:
-            remarks.append((0, "objects have four corners: if they are oriented, their boxes are those around them"))
-            corners = set()
-        further = ["points"] * any("points" in one for one in few) or ["instances"] * bool(corners and 0 not in corners)
-        source = replace(proposed, fields=("boxes", "box_labels", *further)) if further else proposed
-        yield Reading("yolo", source, declared, remarks)
+            check = (0, "objects have four corners: if they are oriented, their boxes are those around them")
+            yield replace(reading, remarks=[*reading.remarks, check])
+        else:
+            yield replace(
+                reading, source=replace(reading.source, fields=("boxes", "box_labels", *filter(None, [further])))
+            )
 
 
 _MOST_JSON = 1000
@@ -120,9 +126,9 @@ def _coco(files: Files, pattern: str, paths: Sequence[str]) -> Reading:
     fields = ("boxes",) * bool("bbox" in first or any(drawn[:1])) + ("box_labels",)
     fields += ("instances",) * has_masks + ("points",) * ("keypoints" in first)
     splits = splits_of(pattern, paths) or splits_for(pattern, images=listed)
-    said = (key for image, _ in images[:1] for key, value in image.items() if split_form(str(value)) == "{split}")
-    if isinstance(splits, Fractions) and (key := next(said, "")):
-        remarks.append((1, f"{paths[0]}: {key!r} of an image may say its split, and this recipe draws new ones"))
+    said = [key for image, _ in images[:1] for key, value in image.items() if split_form(str(value)) == "{split}"]
+    if isinstance(splits, Fractions) and said:
+        remarks.append((1, f"{paths[0]}: {said[0]!r} of an image may say its split, and this recipe draws new ones"))
     source = Coco(pattern, below(places.pop(), "{file_name}"), fields=fields, splits=splits)
     return Reading("coco", source, paths, remarks)
 
@@ -134,19 +140,17 @@ def voc(files: Files) -> Iterator[Reading]:
     is_voc = all(b"<annotation" in head and b"<image " not in head for head in heads)
     # Masks have the names of the annotations too.
     photos = [path for path in files.every if not re.search(r"(?:^|/)Segmentation(?:Class|Object)/", path)]
-    patterns = replace(files, every=photos).beside(notes) if notes and is_voc else None
-    if patterns is None:
-        return
-    image, note = patterns
-    source = Voc(image, note, splits=splits_for(image), fields=("boxes", "box_labels", "difficult"), first_pixel=1)
-    prefix = note.rpartition("/")[0].rpartition("/")[0]
-    start = below(prefix, "ImageSets/Main/")
-    if lists := [os.path.basename(path)[:-4] for path in files.paths(".txt") if path.startswith(start)]:
-        own = [name for name in lists if split_form(name) == "{split}" and name != "trainval"]
-        source = replace(source, sets=f"{start}{{split}}.txt", splits=tuple(own) if own not in ([], lists) else None)
-    sides = ("SegmentationClass/**/*", "SegmentationObject/**/*", "ImageSets/**/*.txt", "labelmap.txt")
-    check = (0, "pixels are taken to be counted from 1 (first_pixel=)")
-    yield Reading("voc", source, (note, *(below(prefix, side) for side in sides)), [check])
+    if patterns := replace(files, every=photos).beside(notes) if notes and is_voc else None:
+        image, note = patterns
+        prefix = note.rpartition("/")[0].rpartition("/")[0]
+        start = below(prefix, "ImageSets/Main/")
+        lists = [os.path.basename(path)[:-4] for path in files.paths(".txt") if path.startswith(start)]
+        own = tuple(name for name in lists if split_form(name) == "{split}" and name != "trainval")
+        given = {"sets": f"{start}{{split}}.txt", "splits": own or None} if lists else {"splits": splits_for(image)}
+        source = Voc(image, note, fields=("boxes", "box_labels", "difficult"), first_pixel=1, **given)
+        sides = ("SegmentationClass/**/*", "SegmentationObject/**/*", "ImageSets/**/*.txt", "labelmap.txt")
+        check = (0, "pixels are taken to be counted from 1 (first_pixel=)")
+        yield Reading("voc", source, (note, *(below(prefix, side) for side in sides)), [check])
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------
@@ -155,8 +159,9 @@ _LABELS = {
     *("label", "labels", "class", "classes", "classname", "classid", "classlabel", "category", "categoryid", "labelname"),
     *("species", "target", "diagnosis", "breed", "dx", "tags", "findinglabels", "attributeids", "emotion", "variety"),
 }  # fmt: skip
-_OF_FILES = {"id", "imageid", "width", "height", "imagewidth", "imageheight", "area"}
-"""Names of columns that are not read: images and boxes say the same. So are labels, without other characters than letters."""
+"""Names of columns, in lower case and without other characters than letters and digits."""
+_OF_FILES = {"", "id", "imageid", "width", "height", "imagewidth", "imageheight", "area", "unnamed0"}
+"""Names of columns that are not read: images, boxes and the order of the rows say the same."""
 _BOXES = (
     ("xyxy", "xmin ymin xmax ymax, x0 y0 x1 y1, x1 y1 x2 y2, left top right bottom"),
     ("center_xywh", "xcenter ycenter width height, xcenter ycenter w h, cx cy width height, cx cy w h"),
@@ -168,34 +173,8 @@ _NO_CLASS = re.compile(r"[\[{].*|-?\d*[.]\d*[1-9]\d*")
 """Cells that are lists as text, or numbers with fractions."""
 _FLAGS = ({"0", "1"}, {"-1", "1"}, {"true", "false"})
 
-
-@dataclass
-class _Head:
-    """The first rows of a table."""
-
-    path: str
-    columns: Mapping[str, Sequence[Any]]  # without those that hold files
-    stored: Sequence[str]  # the columns that hold files
-    remarks: list[Remark] = field(default_factory=list)
-
-    def filled(self, column: str) -> list[Any]:
-        """Return the values of a column that are not empty."""
-        return [value for value in self.columns[column] if value not in (None, "")]
-
-    def images(self, image: str) -> list[str]:
-        """Return the path of the image of each row; [] if the table itself holds them, or none."""
-        template = Template.parse(image if "{" in image else f"{{{image}}}")
-        columns = [] if self.stored or not image else [map(str, self.columns[name]) for name in template.holes]
-        rows = (dict(zip(template.holes, row, strict=True)) for row in zip(*columns, strict=True))
-        return [template.fill(row.__getitem__).replace("\\", "/") for row in rows]
-
-    def doubt(self, text: str, certain: bool = False) -> None:
-        """Note what a user has to check, and refuse the table unless it is certain."""
-        self.remarks.append((int(not certain), f"{self.path}: {text:.400}"))
-
-
-def _plain(column: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", column.rpartition(".")[2].lower())
+Columns: TypeAlias = Mapping[str, Sequence[Any]]
+"""The cells of the first rows of a table by column; () for a column that holds files."""
 
 
 def tables(files: Files) -> Iterator[Reading]:
@@ -205,87 +184,75 @@ def tables(files: Files) -> Iterator[Reading]:
         shards = re.sub(r"\d+(?=-of-|\.parquet)|(?<=-of-)\d+", "*", path)  # of one split
         grouped.setdefault(split_form(shards), []).append(path)
     for pattern, paths in grouped.items():
-        head = _head(files, next((path for path in paths if "train" in "".join(split_words(path))), paths[0]))
-        if image := _image(files, head):
-            yield from _table(files, pattern, paths, head, image)
+        first = next((path for path in paths if "train" in "".join(split_words(path))), paths[0])
+        columns = _columns(files, first)
+        if found := _image(files, first, columns):
+            yield from _table(files, pattern, [first, *(path for path in paths if path != first)], columns, *found)
 
 
-def _head(files: Files, path: str) -> _Head:
+def _columns(files: Files, path: str) -> Columns:
     stored = file_columns(files.root / path) if path.lower().endswith(".parquet") else []
     names = [name for name in column_names(files.root / path) if name.partition(".")[0] not in stored]
     rows = [cells for _, cells in islice(rows_of(files.root / path, names), BATCH_ROWS)]
-    return _Head(path, dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else {}, stored)
+    return dict.fromkeys(stored, ()) | (dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else {})
 
 
-def _image(files: Files, head: _Head) -> str:
-    """Return the path of an image with columns in braces, or the column that holds it; "" without images. SourceError if the
-    images that a column names are nowhere."""
-    if head.stored:
-        return "image" if "image" in head.stored else head.stored[0]
-    found = dict[str, bool]()
-    for column in filter(None, head.columns):
-        cells = [str(cell).replace("\\", "/") for cell in head.filled(column) if isinstance(cell, str | int)]
-        are_files = bool(cells) and all(map(image_suffix, cells[:FEW]))
-        for suffix in ("", *sorted({suffix for _, suffix in files.images})) if cells else ():
-            spelled = [f"{cell}{suffix}" for cell in cells[:FEW]]
+def _image(files: Files, path: str, columns: Columns) -> tuple[str, str, list[str]] | None:
+    """Return the column that names images, the path of an image with it, and the path of each; None if there is no such column.
+    SourceError if the images are nowhere."""
+    found = [(0, column, column, list[str]()) for column, cells in columns.items() if not cells]
+    found.sort(key=lambda one: one[1] != "image")
+    for column in filter(None, columns):
+        cells = [str(cell).replace("\\", "/") for cell in columns[column]]
+        few = [cell for cell in cells[:FEW] if cell not in ("None", "")]
+        are_files = bool(few) and all(map(image_suffix, few))
+        for suffix in ("", *sorted({suffix for _, suffix in files.images})) if few else ():
             try:
-                place = files.image_place(spelled, head.path, f"{column!r} names")
-                found[below(literal(place), f"{{{column}}}{suffix}") if place or suffix else column] = are_files
+                place = files.image_place([f"{cell}{suffix}" for cell in few], path, f"{column!r} names")
             except SourceError:
-                if all(map(files.folders_of, spelled)):
-                    found[f"**/{{{column}}}{suffix}"] = are_files
-                elif are_files and not suffix and files.images:
+                if are_files and not suffix and files.images:
                     raise
-    best = max(found, key=found.__getitem__, default="")
-    # A column of numbers may name images by chance, but then it names some of them twice.
-    named = {image: head.images(image) for image in found}
-    named = {image: of for image, of in named.items() if found[image] or len({*of}) == len(of) or image == best}
-    if len({tuple(images[:FEW]) for images in named.values()}) > 1:
-        head.doubt(f"{' and '.join(named)} name different images, such as views or masks")
-    return best
+            else:
+                image = below(literal(place), f"{{{column}}}{suffix}") if place or suffix else column
+                found.append((2 - are_files, column, image, [below(place, f"{cell}{suffix}") for cell in cells]))
+    return min(found, key=lambda one: one[0])[1:] if found else None
 
 
-def _table(files: Files, pattern: str, paths: Sequence[str], head: _Head, image: str) -> Iterator[Reading]:
-    """Yield the source of the tables of one pattern, unless they hold nothing about their images: each column that varies is the
+def _table(
+    files: Files, pattern: str, paths: Sequence[str], columns: Columns, of_image: str, image: str, images: Sequence[str]
+) -> Iterator[Reading]:
+    """Yield the source of the tables of one pattern, unless they hold nothing about their images. Each column that varies is the
     split, boxes, the label, a text or a mask, or the table is doubtful."""
-    kept = [path for path in paths if {*head.columns, *head.stored} <= {*column_names(files.root / path)}]
+    kept = [path for path in paths if columns.keys() <= {*column_names(files.root / path)}]
     unlabeled = [path for path in paths if path not in kept and is_test(path)]
-    images = head.images(image)
+    remarks: list[Remark] = [(0, f"images of {path} have no labels, and are left out") for path in unlabeled]
+    varied = [name for name, column in columns.items() if len({*map(str, column)}) > 1]
     place, slash, name = image.rpartition("/")
-    if "{split}" in pattern and split_words(place) == split_words(head.path):
+    if "{split}" in pattern and split_words(place) == split_words(paths[0]):
         image = split_form(place, True) + slash + name
-    table, splits, by_column = pattern, splits_of(pattern, kept), list[str]()
-    if len(paths) == 1:
-        by_column = [c for c in head.columns if {split_form(str(v)) for v in head.filled(c)} == {"{split}"}][:1]
-    if by_column:
-        table, splits = literal(head.path), by_column[0]
-    used = {image, *Template.parse(image).holes, *by_column, *(c.rpartition(".")[0] for c in head.columns)}
-    boxes, form = _boxes(head, [c for c in head.columns if c not in used])
-    is_export = "".join(boxes) + "_shape" in head.columns
-    first = [*head.filled(boxes[0]), 0][0] if len(boxes) == 1 else 0
-    nested = is_export or (isinstance(first, list) and isinstance([*first, 0][0], list))
-    of_boxes = [c for c in head.columns if nested and re.search("categor|box_label|objects.label", c.lower())][:1]
-    texts = [c for c in head.columns if c.lower() in ("text", "caption")]
-    masks = [column for column in head.stored if column != image]
-    used.update(boxes, of_boxes, texts, [f"{boxes[0]}_shape", "key"] if is_export else ())
-    label = _label(
-        files, head, [c for c in head.columns if c not in used], may_lack=bool(boxes or texts or head.stored)
-    )
-    if not (label or boxes or texts or head.stored):
+    table, splits = pattern, splits_of(pattern, kept)
+    forms = {name: {split_form(str(cell)) for cell in column} for name, column in columns.items() if len(paths) == 1}
+    if by_column := [name for name, of_cells in forms.items() if of_cells == {"{split}"}][:1]:
+        table, splits = literal(paths[0]), by_column[0]
+    used = {of_image, *by_column, *(name.rpartition(".")[0] for name in columns)}
+    boxes, form = _boxes({name: _filled(column) for name, column in columns.items() if name not in used})
+    is_export = "".join(boxes) + "_shape" in columns
+    lists = [cell for cell in columns[boxes[0]] if isinstance(cell, list)] if len(boxes) == 1 else []
+    nested = is_export or any(isinstance([*cell, 0][0], list) for cell in lists)
+    of_boxes = [name for name in columns if nested and re.search("categor|box_label|objects.label", name.lower())][:1]
+    texts = [name for name in columns if name.lower() in ("text", "caption")]
+    masks = [name for name, column in columns.items() if not column and name != of_image]
+    used.update(boxes, of_boxes, texts, masks, [f"{boxes[0]}_shape", "key"] if is_export else ())
+    rest = {name: _filled(column) for name, column in columns.items() if name not in used}
+    label, doubts = _label(rest, [name for name in varied if name in rest], may_lack=bool(boxes or texts))
+    if not (label or boxes or texts or () in columns.values()):
         return
     used.update(label if isinstance(label, tuple) else (label,))
-    unread = [
-        c
-        for c in head.columns
-        if c not in used and _plain(c) not in _OF_FILES and len({*map(str, head.columns[c])}) > 1
-    ]
-    folders = [path.rpartition("/")[0].rpartition("/")[2] for path in images if place != "**"]
-    if len({*map(split_form, folders)}) > 1 and folders != [*map(str, head.columns.get(str(label), ()))]:
+    unread = [name for name in varied if name not in used and _plain(name) not in _OF_FILES]
+    folders = [path.rpartition("/")[0].rpartition("/")[2] for path in images]
+    if len({*map(split_form, folders)}) > 1 and folders != [*map(str, columns.get(str(label), ()))]:
         unread.append(f"the folders, such as {folders[0]}")
-    if unread:
-        head.doubt(f"not read: {', '.join(unread)} (label=, fields=)")
-    if unlabeled:
-        head.doubt(f"images of {', '.join(unlabeled)} have no labels, and are left out", certain=True)
+    doubts += [f"not read: {', '.join(unread)} (label=, fields=)"] if unread else []
     of_rows = bool(boxes and not nested)  # a row for each object
     splits = splits or splits_for(table, label is not None and not of_rows, images)
     options: dict[str, Any] = {"splits": splits, "box_format": "xyxy" if is_export else form}
@@ -295,66 +262,71 @@ def _table(files: Files, pattern: str, paths: Sequence[str], head: _Head, image:
         source = ObjectTable(table, image, label=label, boxes=boxes if len(boxes) == 4 else boxes[0], **options)
     else:
         if len(masks) > 1 or not all(map(says_masks, masks)):
-            head.doubt(f"the images of {', '.join(map(repr, masks))} may be masks, or depths, edges and other pictures")
+            doubts.append(
+                f"the images of {', '.join(map(repr, masks))} may be masks, or depths, edges and other pictures"
+            )
         fields: dict[str, tuple[Kind, str]] = {"mask": ("mask", masks[0])} if masks else {}
-        fields |= {c: ("text", c) for c in texts}
+        fields |= {name: ("text", name) for name in texts}
         fields |= {"boxes": ("boxes", boxes[0])} if nested else {}
         fields |= {"box_labels": ("label", of_boxes[0])} if of_boxes else {}
-        options["separator"] = _separator(head, label) if isinstance(label, str) else None
+        if isinstance(label, str):
+            options["separator"], of_cells = _separator(columns[label], label)
+            remarks += of_cells
         source = Table(table, image, label, fields, **options)
-    of_tests = [one.images(_image(files, one)) for one in (_head(files, path) for path in unlabeled)]
-    yield Reading("table", source, (*kept, *unlabeled, *chain(*of_tests)), head.remarks)
+    remarks = [(share, f"{paths[0]}: {text:.400}") for share, text in [*((1, doubt) for doubt in doubts), *remarks]]
+    of_tests = (_image(files, path, _columns(files, path)) for path in unlabeled)
+    yield Reading("table", source, (*kept, *unlabeled, *chain(*(one[2] for one in of_tests if one))), remarks)
 
 
-def _label(files: Files, head: _Head, targets: Sequence[str], may_lack: bool) -> Any:
-    """Return the column of the label by its name, else columns of 1 and 0; others are doubtful. None if there are none."""
-    plain = [c for c in targets if "." not in c]
-    named = [c for c in plain if declared_classes(files.root / head.path, c) is not None]
-    if named := named or [c for c in plain if _plain(c) in _LABELS]:
-        return min(named, key=lambda c: all(map(_NUMBER.fullmatch, map(str, head.filled(c)))))
-    varied = [c for c in plain if len({*map(str, head.columns[c])}) > 1]
-    cells = {c: {str(cell).strip().lower().removesuffix(".0") for cell in head.filled(c)} for c in plain}
-    flags = [c for c, of_column in cells.items() if any(of_column <= pair for pair in _FLAGS) and not split_words(c)]
-    if len(varied) > 1 and {*varied} <= {*flags}:
-        head.doubt(f"each of {', '.join(flags)} is a class (label=)", certain=True)
-        return tuple(flags)
+def _plain(column: str) -> str:
+    return re.sub(r"[\W_]", "", column.rpartition(".")[2].lower())
+
+
+def _filled(cells: Sequence[Any]) -> list[str]:
+    return [str(cell).strip() for cell in cells if cell not in (None, "")]
+
+
+def _label(columns: Mapping[str, Sequence[str]], varied: Sequence[str], may_lack: bool) -> tuple[Any, list[str]]:
+    """Return the column of the label by its name, else columns of 1 and 0, None if there are none; and what is doubtful."""
+    if named := [name for name in columns if _plain(name) in _LABELS and "." not in name]:
+        return min(named, key=lambda name: all(map(_NUMBER.fullmatch, columns[name]))), []
+    cells = {name: {cell.lower().removesuffix(".0") for cell in column} for name, column in columns.items()}
+    flags = [name for name in cells if any(cells[name] <= pair for pair in _FLAGS) and not split_words(name)]
+    if varied and {*varied} <= {*flags}:
+        return (tuple(flags) if len(varied) > 1 else varied[0]), []
     if may_lack or not varied:
-        return None
-    head.doubt(f"no column has the name of a label; it may be {varied[0]} (label=)", certain=varied == flags)
-    return varied[0]
+        return None, []
+    return varied[0], [f"no column has the name of a label; it may be {varied[0]} (label=)"]
 
 
-def _separator(head: _Head, label: str) -> str | None:
-    """Return what divides the classes in the cells of a label, None if nothing does; note what is doubtful about them."""
-    values = head.filled(label)
-    if any(isinstance(value, list) for value in values):
-        return None
-    cells = sorted({str(value).strip() for value in values})
-    if strange := [*filter(_NO_CLASS.fullmatch, cells)] or cells * (not 1 < len(cells) < max(3, len(values))):
+def _separator(column: Sequence[Any], label: str) -> tuple[str | None, list[Remark]]:
+    """Return what divides the classes in the cells of a label, None if nothing does; and what is to be said about the cells."""
+    cells, remarks = sorted({*_filled(column)}), list[Remark]()
+    if any(isinstance(cell, list) for cell in column):
+        return None, []
+    if strange := [*filter(_NO_CLASS.fullmatch, cells)] or cells * (not 1 < len(cells) < max(3, len(column))):
         rule = "are lists, fractions, all different or all the same, not like classes"
         scalar = f"(a number to predict is read by fields={{{label!r}: ('scalar', {label!r})}})"
-        head.doubt(f"{strange[0]!r:.40} and others in {label!r} {rule} {scalar}")
+        remarks.append((1, f"{strange[0]!r:.40} and others in {label!r} {rule} {scalar}"))
     for separator in (one for one in "|;, " if any(one in cell for cell in cells)):
         counts = Counter(part for cell in cells for part in {part.strip() for part in cell.split(separator)})
         if separator == "|" or max(counts.values()) > 1:
             shown = "; ".join(f"{cell!r} is {cell.split(separator)}" for cell in cells if separator in cell)
-            certain = separator == "|" or counts.keys() <= {*cells}
-            head.doubt(f"cells of {label!r} hold several classes, or one: {shown:.200} (separator=)", certain)
-            return separator
-    return None
+            doubt = int(separator != "|" and not counts.keys() <= {*cells})
+            rule = f"cells of {label!r} hold several classes, or one: {shown:.200} (separator=)"
+            return separator, [*remarks, (doubt, rule)]
+    return None, remarks
 
 
-def _boxes(head: _Head, targets: Sequence[str]) -> tuple[tuple[str, ...], Any]:
+def _boxes(columns: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], Any]:
     """Return the columns that hold boxes, () if there are none, and their form."""
-    plain = {re.sub(r"^(?:bbox|box)(?=.)(?!es$)", "", _plain(c)): c for c in reversed(targets)}
-    for form, of_form in _BOXES:
-        for names in (one.split() for one in of_form.split(", ")):
-            columns = tuple(plain[name] for name in names if name in plain)
-            cells = [map(str, head.filled(column)) for column in columns if len(columns) == len(names)]
-            numbers = [[float(n) for cell in of_column for n in _NUMBER.findall(cell)] for of_column in cells]
-            if numbers and all(numbers):
-                are_shares = all(-0.01 <= value <= 1.01 for of_column in numbers for value in of_column)
-                return columns, f"rel_{form}" if are_shares else form
+    plain = {re.sub(r"^(?:bbox|box)(?=.)(?!es$)", "", _plain(name)): name for name in reversed(columns)}
+    for form, names in ((form, names.split()) for form, of_form in _BOXES for names in of_form.split(", ")):
+        found = tuple(plain[name] for name in names if name in plain)
+        numbers = [[float(n) for cell in columns[name] for n in _NUMBER.findall(cell)] for name in found]
+        if len(found) == len(names) and all(numbers):
+            are_shares = all(-0.01 <= number <= 1.01 for number in chain(*numbers))
+            return found, f"rel_{form}" if are_shares else form
     return (), "xyxy"
 
 
