@@ -13,8 +13,15 @@ from tfprep.dataset.names import BESIDE, MANIFEST, POINTER, is_training_split
 from tfprep.dataset.records_source import Records
 from tfprep.errors import DatasetError, SourceError
 from tfprep.fields import RASTER_KINDS, Kind
-from tfprep.sources.detection.detect import MOST_PATTERNS, NotRecognized, detect, listed_files, patterns_of
-from tfprep.sources.detection.facts import Reading, look
+from tfprep.sources.detection.detect import (
+    MOST_PATTERNS,
+    NotRecognized,
+    Reading,
+    detect,
+    listed_files,
+    look,
+    patterns_of,
+)
 from tfprep.units import printable
 
 _STORE: Mapping[Kind, str] = {

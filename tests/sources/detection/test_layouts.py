@@ -22,7 +22,7 @@ from tfprep.builder import BuildOptions
 from tfprep.errors import SourceError
 from tfprep.recipe.template import recognized
 from tfprep.sources.detection.detect import detect
-from tfprep.sources.detection.facts import Reading
+from tfprep.sources.detection.detect import Reading
 from tfprep.sources.raw import parse_reference
 from tfprep.sources.source import read_files
 

@@ -2,27 +2,103 @@
 
 from __future__ import annotations
 
+import heapq
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from tfprep.errors import SourceError, TfprepError
+import numpy as np
+
+from tfprep import images
+from tfprep.errors import MissingDependencyError, SampleError, SourceError, TfprepError
+from tfprep.fields import Array, Kind, Size
+from tfprep.images.pillow import opened
+from tfprep.seeding import sample_hash
 from tfprep.sources.annotations.listing import ORPHAN
 from tfprep.sources.archives import Archives
-from tfprep.sources.detection.facts import FEW_WRONG, Facts, Reading, Remark, look
 from tfprep.sources.detection.files import Files
-from tfprep.sources.detection.rules import RULES, with_classes
+from tfprep.sources.detection.rules import RULES, Proposal, Remark
 from tfprep.sources.folder import Folder
-from tfprep.sources.paired import Paired
-from tfprep.sources.patterns import compile_pattern, image_suffix, is_test
+from tfprep.sources.paired import CAMVID_CLASSES, Paired
+from tfprep.sources.patterns import compile_pattern, image_suffix, is_test, split_words
 from tfprep.sources.pixels import Pixels
+from tfprep.sources.raw import parse_reference, read_raw
+from tfprep.sources.source import Entry, FieldDecoder, Listing, Source, read_files
 from tfprep.sources.splits import Fractions
 
-MOST_PATTERNS, _NAMED, _MOST_READINGS = 6, 3, 3
+MOST_PATTERNS, _NAMED, _SHOWN, _MOST_READINGS = 6, 3, 12, 3
+_FEW_WRONG = 0.1
+"""The share of samples that may be wrong, or have no objects. Of COCO's images 1 % have none; Ultralytics advise up to 10 %."""
+_SAMPLES = 24
+"""Number of samples that are opened: those with the smallest hashes, which is a fair and repeatable choice."""
+_MOST_COLORS = 64
+"""A mask has one color or number for each class; a picture has thousands."""
+_SIDE_SEEN, _PIXELS_PER_COLOR, _DIFFERENT_COUNTS = 256, 8, 2
+
+
+@dataclass
+class Facts:
+    """Facts about the samples of a source, as `look` collects them. Those from `opened` on are of the few that it opens."""
+
+    kinds: Mapping[str, Kind]  # of each field
+    splits: Counter[str] = field(default_factory=Counter)  # number of samples
+    labels: dict[str, Counter[str]] = field(default_factory=dict)  # of samples or objects, by field and class
+    classes: dict[str, set[str]] = field(default_factory=dict)  # of the samples in each split
+    empty: Counter[str] = field(default_factory=Counter)  # by split: without an object, or a file beside the image
+    tally: Counter[str] = field(default_factory=Counter)  # what the source passed over
+    dropped: list[str] = field(default_factory=list)  # what is wrong with annotations that the source drops
+    used: set[int] = field(default_factory=set)  # `hash` of the path of each file that samples are made of
+    folder_words: Counter[str] = field(default_factory=Counter)  # words for splits in their folders
+    file_words: Counter[str] = field(default_factory=Counter)  # and in the names of their files
+    opened: int = 0
+    problems: list[str] = field(default_factory=list)  # what is wrong with samples
+    unfit_masks: int = 0  # number of masks that are JPEGs, or of another size than their images
+    sizes: list[Size] = field(default_factory=list)  # (height, width)
+    deep: bool = False  # True if images do not become 8-bit RGB
+    drawn: dict[str, bool] = field(default_factory=dict)  # by key: has the image few colors, as masks have?
+    mask_numbers: dict[str, set[int]] = field(default_factory=dict)  # class numbers in masks by field
+    masks: list[list[int]] = field(default_factory=list)  # the numbers of each mask
+    palettes: set[bytes] = field(default_factory=set)  # of masks whose numbers are not changed
+    copies: int = 0  # number of images that another split has too, with the same name and bytes
+
+    def lines(self) -> list[str]:
+        """Return the facts in words, one line for each."""
+        further = [f"{name} ({kind})" for name, kind in self.kinds.items() if name not in ("image", *self.labels)]
+        by_area = sorted(self.sizes, key=lambda size: size[0] * size[1])
+        sizes = dict.fromkeys(f"{width} x {height}" for height, width in (*by_area[:1], *by_area[-1:]))
+        lines = [f"{sum(self.splits.values())} samples: {_counted(self.splits)}"]
+        lines += [f"{name}: {len(counts)} classes: {_counted(counts)}" for name, counts in self.labels.items()]
+        lines += [f"further fields: {', '.join(further)}"] if further else []
+        lines += [f"image sizes, {len(self.sizes)} opened: {' to '.join(sizes)}"] if sizes else []
+        lines += ["images are not 8-bit RGB, and are stored without loss"] if self.deep else []
+        for name, numbers in self.mask_numbers.items():
+            lines.append(f"{name}: class numbers {', '.join(map(str, sorted(numbers)))} in the masks opened")
+        return lines + [f"{reason}: {count}" for reason, count in self.tally.items()]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One way to read a folder: a source that a rule proposes, and what is found out about it."""
+
+    layout: str  # by its name in `tfprep.sources.detection.LAYOUTS`
+    source: Any
+    remarks: Sequence[Remark] = ()
+    facts: Facts = field(default_factory=lambda: Facts({}))
+    left: Sequence[str] = ()  # paths of files that it does not read and the rule does not explain
+
+    @property
+    def doubts(self) -> list[str]:
+        """The reasons to refuse the source unless the user asks for it."""
+        return [text for share, text in self.remarks if share > _FEW_WRONG]
+
+    def lines(self) -> list[str]:
+        """Return the source, the facts, and what should be checked, one line for each."""
+        return [repr(self.source), *self.facts.lines(), *(f"check: {text}" for _, text in self.remarks)]
 
 
 class NotRecognized(SourceError):
@@ -71,7 +147,7 @@ def detect(folder: Path, layout: str | None = None, ignore: Sequence[str] = ()) 
 
 def _readings(files: Files, layout: str | None) -> tuple[list[Reading], list[str]]:
     """Return the sources that fit the folder, with what they leave over and what is doubtful, and why others do not fit it."""
-    proposals, readings, causes = list[Reading](), list[Reading](), list[str]()
+    proposals, readings, causes = list[Proposal](), list[Reading](), list[str]()
     for rule in RULES:
         try:
             proposals.extend(rule(files))
@@ -89,13 +165,13 @@ def _readings(files: Files, layout: str | None) -> tuple[list[Reading], list[str
     return readings, causes
 
 
-def _accounted(proposal: Reading, files: Files) -> Reading:
+def _accounted(proposal: Proposal, files: Files) -> Reading:
     """Return a proposal with the files that its source does not read and its rule does not explain, and all doubts about it."""
     source, facts, remarks = _fitted(proposal.source, files)
     if len(facts.problems) == facts.opened:
+        doubts = [text for share, text in proposal.remarks if share > _FEW_WRONG]
         such = "".join((": ", *facts.problems)[:2])
-        reasons = "\n".join((*proposal.doubts, f"none of {facts.opened} samples that were opened can be read{such}"))
-        raise SourceError(reasons)
+        raise SourceError("\n".join([*doubts, f"none of {facts.opened} samples that were opened can be read{such}"]))
     if ignored := sum(hash(path) in facts.used for path in files.ignored):
         raise SourceError(f"the source reads {ignored} files that --ignore names: move them out of the folder")
     exact = {*proposal.declared}
@@ -109,7 +185,7 @@ def _accounted(proposal: Reading, files: Files) -> Reading:
         such = listed_files(sorted(unlabeled))
         remarks.append((0, f"images of a test split have no labels, and are left out: {such}"))
     remarks = [*proposal.remarks, *remarks, *_about_splits(source, facts, files), *_about_samples(source, facts, files)]
-    return replace(proposal, source=source, facts=facts, remarks=remarks, left=sorted(left))
+    return Reading(proposal.layout, source, remarks, facts, sorted(left))
 
 
 def _fitted(source: Any, files: Files) -> tuple[Any, Facts, list[Remark]]:
@@ -120,7 +196,7 @@ def _fitted(source: Any, files: Files) -> tuple[Any, Facts, list[Remark]]:
     if 0 < len(bare) < len(facts.splits) and not isinstance(source.splits, Fractions | str):
         source = replace(source, splits=tuple(split for split in facts.splits if split not in bare))
         facts = looked(source)
-    options, remarks = with_classes(source, facts)
+    options, remarks = _with_classes(source, facts)
     if options and isinstance(source, Paired):
         facts = looked(source := replace(source, **options))
     elif options:
@@ -128,9 +204,125 @@ def _fitted(source: Any, files: Files) -> tuple[Any, Facts, list[Remark]]:
     if facts.problems and hasattr(source, "pixels"):  # images that do not become 8-bit RGB without loss
         forms = (Pixels(background=(255, 255, 255)), Pixels(), Pixels(page=0))
         found = [(other, looked(other)) for other in (replace(source, pixels={"image": form}) for form in forms)]
-        few = FEW_WRONG * facts.opened
+        few = _FEW_WRONG * facts.opened
         source, facts = min([(source, facts), *found], key=lambda one: max(few, len(one[1].problems)))
     return source, facts, remarks
+
+
+def look(source: Source, root: Path, paths: Collection[int] = ()) -> Facts:
+    """List all samples and open some of them. `paths` is the `hash` of the path of each file of the folder.
+    SourceError if the source does not fit the folder."""
+    listing = source.scan(root)
+    facts = Facts(listing.kinds)
+    chosen = heapq.nlargest(_SAMPLES, _counted_entries(facts, listing, paths), lambda entry: -sample_hash(0, entry.key))
+    facts.tally = +(facts.tally + Counter(listing.tally))
+    facts.opened = len(chosen)
+    facts.mask_numbers = {name: set() for name, kind in listing.kinds.items() if kind == "mask"}
+    for entry in chosen:
+        try:
+            _open(facts, source, root, listing, entry)
+        except (SampleError, MissingDependencyError) as error:
+            facts.problems.append(f"{entry.key}: {error}")
+    return facts
+
+
+def _counted_entries(facts: Facts, listing: Listing, paths: Collection[int]) -> Iterator[Entry]:
+    """Yield the entries, and count them. SourceError at the end if two are of one image."""
+    names = {name: listing.classes[name] for name in listing.values if listing.kinds.get(name) == "label"}
+    names |= {"objects": listing.classes.get("box_labels", ())} if "objects" in listing.values else {}
+    facts.labels = {name: Counter(dict.fromkeys(classes, 0)) for name, classes in names.items()}
+    references = set[int]()
+    for entry in listing.entries:
+        image, *beside = (hash(parse_reference(file).file) for file in entry.files)
+        references.add(hash(entry.files[0]))
+        facts.used.update((image, *beside))
+        facts.empty[entry.split] += image in paths and any(path not in paths for path in beside)
+        facts.splits[entry.split] += 1
+        folder, _, file = entry.key.rpartition("/")
+        facts.folder_words.update(set(split_words(folder)))
+        facts.file_words.update(split_words(file)[:1])
+        for name, value in zip(listing.values, entry.values, strict=True):
+            if name == "objects":
+                facts.empty[entry.split] += not value["objects"]
+                facts.dropped += value.get("dropped", ())
+                value = [one["label"] for one in value["objects"] if one.get("label") is not None]
+            if name in names:
+                facts.tally["rejected, because the label is empty"] += value is None
+                numbers = value if isinstance(value, list) else [] if value is None else [value]
+                classes = [names[name][number] for number in numbers]
+                facts.labels[name].update(classes)
+                facts.classes.setdefault(entry.split, set()).update(classes)
+        yield entry
+    if twice := sum(facts.splits.values()) - len(references):
+        raise SourceError(f"{twice} images are in two samples, or in two splits")
+
+
+def _open(facts: Facts, source: Source, root: Path, listing: Listing, entry: Entry) -> None:
+    """Add what is found in the files of a sample. Raises SampleError if it cannot be built."""
+    decoders: Mapping[str, FieldDecoder] = getattr(source, "decoders", dict)()
+    image = next((name for name, kind in listing.kinds.items() if kind == "image"), "")
+    raw: dict[str, Any] = {**read_files(root, listing.files, entry)}
+    raw |= zip(listing.values, entry.values, strict=True)
+    decoded, size = dict[str, Array](), decoders[image].size(raw) if image in decoders else None
+    if "image" in raw:
+        folder, slash, name = entry.files[0].rpartition("/")
+        twins = {folder.replace(entry.split, split) + slash + name for split in facts.splits} - {entry.files[0]}
+        facts.copies += any((root / twin).is_file() and read_raw(root, twin) == raw["image"] for twin in twins)
+        if image not in decoders:
+            decoded[image] = images.decode_image(raw["image"], background=None)
+            size = decoded[image].shape[:2]
+    facts.sizes += [] if size is None else [size]
+    decoded |= {name: decoder.decode(raw, size) for name, decoder in decoders.items()}
+    if image in decoded:
+        facts.deep |= decoded[image].dtype != np.uint8 or decoded[image].shape[2] != 3
+        facts.drawn[entry.key] = not images.is_jpeg(raw.get("image", b"")) and _has_few_colors(decoded[image])
+    for name, numbers in facts.mask_numbers.items():
+        is_file = isinstance(raw.get(name), bytes)
+        mask = decoded[name] if name in decoded else images.decode_mask(raw[name])
+        fault = "JPEG does not keep class numbers: write masks as PNG" if is_file and images.is_jpeg(raw[name]) else ""
+        if size is not None and mask.shape[:2] != size:
+            sizes = [f"{width} x {height}" for height, width in (mask.shape[:2], size)]
+            fault = f"{name} is {sizes[0]}, and its image {sizes[1]}"
+        if fault:
+            facts.unfit_masks += 1
+            raise SampleError(fault)
+        facts.masks.append(np.unique(mask).tolist())
+        numbers.update(facts.masks[-1])
+        if name not in decoders:
+            with opened(raw[name]) as image_of_mask:
+                facts.palettes.add(bytes(image_of_mask.getpalette() or ()))
+
+
+def _has_few_colors(pixels: Array) -> bool:
+    """Return True if an image has few colors or numbers, as masks have."""
+    height, width, channels = pixels.shape
+    few = pixels[:: 1 + height // _SIDE_SEEN, :: 1 + width // _SIDE_SEEN].reshape(-1, channels)
+    return len(np.unique(few, axis=0)) <= min(_MOST_COLORS, len(few) // _PIXELS_PER_COLOR)
+
+
+def _with_classes(source: Any, facts: Facts) -> tuple[dict[str, Any], list[Remark]]:
+    """Return the options of the class numbers that were found in masks, and what is to be said about the numbers."""
+    numbers = sorted({*chain(*facts.masks)}) if facts.palettes else []
+    if not numbers or getattr(source, "numbers", None):
+        return {}, []
+    if numbers in ([0, 255], [0, 65535]):
+        check = f"the masks hold 0 and {numbers[1]}: two classes, 0 and 1 (numbers=)"
+        return {"numbers": {0: 0, numbers[1]: 1}}, [(0, check)]
+    if numbers[-1] == len(CAMVID_CLASSES) - 1 and str(getattr(source, "mask", "")).startswith("{split}annot/"):
+        check = f"the masks are taken for those of CamVid, in which {numbers[-1]} is void (void=)"
+        return {"classes": CAMVID_CLASSES, "void": numbers[-1]}, [(0, check)]
+    remarks = list[Remark]()
+    if max({*numbers} - {255}) >= _MOST_COLORS:
+        shades = ", ".join(map(str, numbers[:8]))
+        remarks.append((1, f"the masks hold {shades}, ...: are these objects, depths, shades of gray or soft edges?"))
+    ends = {of_mask[-1] for of_mask in facts.masks} - {0}
+    if len(ends) > _DIFFERENT_COUNTS and all({0, *one} == {*range(one[-1] + 1)} for one in facts.masks):
+        rule = f"each mask holds 1, 2, 3, ... up to another number, at most {max(ends)}, as numbers of objects do"
+        remarks.append((1, f"{rule}; numbers={{0: 0, None: 1}} makes them one class"))
+    if len(facts.palettes) > 1:
+        rule = "write masks with one palette, or without"
+        remarks.append((1, f"the palettes of the masks differ, so that a number may stand for two classes: {rule}"))
+    return {}, remarks
 
 
 def _about_splits(source: Any, facts: Facts, files: Files) -> Iterator[Remark]:
@@ -171,7 +363,7 @@ def _about_samples(source: Any, facts: Facts, files: Files) -> Iterator[Remark]:
         such = f"{dropped} annotations are dropped, such as {facts.dropped[0]}"
         yield dropped / (dropped + facts.labels["objects"].total()), such
     for split, count in facts.empty.items():
-        if count > FEW_WRONG * (total := facts.splits[split]):
+        if count > _FEW_WRONG * (total := facts.splits[split]):
             yield 1, f"{split}: {count} of {total} samples have no objects or masks; are their annotations missing?"
     for reason, count in facts.tally.items():
         if reason == ORPHAN or reason.startswith(("image without its", "image that does not fit")):
@@ -196,3 +388,8 @@ def listed_files(paths: Sequence[str]) -> str:
     listing = ", ".join(f"{kind} ({count})" for kind, count in counts.most_common(MOST_PATTERNS))
     more = ", …" * (len(counts) > MOST_PATTERNS)
     return ", ".join(paths) if len(paths) <= _NAMED else f"{len(paths)} files: {listing}{more}"
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    listing = ", ".join(f"{name} {count}" for name, count in list(counts.items())[:_SHOWN])
+    return listing + (f", … ({len(counts) - _SHOWN} more)" if len(counts) > _SHOWN else "")

@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, islice
-from math import prod
 from statistics import median
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from tfprep.errors import MissingDependencyError, SampleError, SourceError
 from tfprep.fields import Kind
@@ -21,10 +20,9 @@ from tfprep.sources.annotations.coco import CocoFile, image_file_name
 from tfprep.sources.annotations.yolo import DataYaml, images_in, label_path
 from tfprep.sources.archives import ARCHIVE_SUFFIXES, Archives, members, split_name
 from tfprep.sources.arrays import Arrays, StoredArray, stored_arrays
-from tfprep.sources.detection.facts import MOST_COLORS, Facts, Reading, Remark
 from tfprep.sources.detection.files import FEW, Files, below, may_hold_data, splits_for, splits_of
 from tfprep.sources.folder import Folder
-from tfprep.sources.paired import CAMVID_CLASSES, Paired
+from tfprep.sources.paired import Paired
 from tfprep.sources.patterns import columns_of, image_suffix, is_test, literal, split_form, split_words
 from tfprep.sources.raw import read_raw, read_whole
 from tfprep.sources.rows import BATCH_ROWS, TABLE_SUFFIXES, column_names, file_columns, rows_of
@@ -32,17 +30,30 @@ from tfprep.sources.splits import Fractions
 from tfprep.sources.table import Table
 from tfprep.sources.video import VIDEO_SUFFIXES, Video
 
+Remark: TypeAlias = tuple[float, str]
+"""What a user should check, and the share of samples that may be wrong: more than a few refuse the source."""
+
+
+class Proposal(NamedTuple):
+    """One way to read a folder."""
+
+    layout: str  # by its name in `tfprep.sources.detection.LAYOUTS`
+    source: Any
+    declared: Sequence[str] = ()  # patterns and paths of further files that the rule explains
+    remarks: Sequence[Remark] = ()
+
+
 # --- YOLO, COCO and Pascal VOC --------------------------------------------------------------------------------------
 
 _CLASS_NAMES = re.compile(r"(?:.*/)?(?:(?:predefined_)?classes\.txt|.*\.(?:names|labels))", re.IGNORECASE)
 _YOLO_OBJECT = re.compile(r"\d+(?:\s+[-+.\de]+){4,}", re.IGNORECASE)
 
 
-def yolo(files: Files) -> Iterator[Reading]:
+def yolo(files: Files) -> Iterator[Proposal]:
     """Yield the sources of YOLO's labels: YAML files, else labels and a list of class names. SourceError if there is no list."""
     lists = [path for path in files.paths(".txt", ".names", ".labels") if _CLASS_NAMES.fullmatch(path)]
     yamls = [path for path in files.paths(".yaml", ".yml") if re.search(rb"^names\s*:", files.head(path), re.MULTILINE)]
-    found = list[Reading]()
+    found = list[Proposal]()
     for path in yamls:
         data = DataYaml.read(files.root, path)
         labels_of = {
@@ -57,7 +68,7 @@ def yolo(files: Files) -> Iterator[Reading]:
         same = [names for names in lists if tuple(files.lines(names)) == data.names]
         declared = [path, *same, *chain(*data.places.values(), *labels_of.values())]
         remarks = [(0, f"{path}: {split} {why}") for split, why in out.items()]
-        found.append(Reading("yolo", Yolo(data=path, splits=own if own and out else None), declared, remarks))
+        found.append(Proposal("yolo", Yolo(data=path, splits=own if own and out else None), declared, remarks))
     labels = [path for path in files.paths(".txt") if path not in lists and not yamls]
     labels = [path for path in labels if os.path.splitext(os.path.basename(path))[0] in files.places]
     are_objects = (_YOLO_OBJECT.fullmatch(line) for path in labels[:FEW] for line in files.lines(path))
@@ -69,29 +80,25 @@ def yolo(files: Files) -> Iterator[Reading]:
         # CVAT lists the images in train.txt. A further list, which may be of another split, is left over.
         every = [path for path in files.paths(".txt") if os.path.basename(path) == "train.txt"]
         source = Yolo(lists[0], *patterns, splits=splits_for(patterns[0]))
-        found.append(Reading("yolo", source, [patterns[1], *same, *every, *files.paths(".data")]))
-    for reading in found:
-        few = [
-            one for entry in islice(reading.source.scan(files.root).entries, FEW) for one in entry.values[0]["objects"]
-        ]
+        found.append(Proposal("yolo", source, [patterns[1], *same, *every, *files.paths(".data")]))
+    for proposal in found:
+        listed = islice(proposal.source.scan(files.root).entries, FEW)
+        few = [one for entry in listed for one in entry.values[0]["objects"]]
         corners = {len(one["polygons"][0]) // 2 if "polygons" in one else 0 for one in few}
-        further = (
-            "points" if any("points" in one for one in few) else "instances" if corners and 0 not in corners else ""
-        )
+        fields = ("boxes", "box_labels", *["points"] * any("points" in one for one in few))
         if corners == {4}:
             check = (0, "objects have four corners: if they are oriented, their boxes are those around them")
-            yield replace(reading, remarks=[*reading.remarks, check])
+            yield proposal._replace(remarks=[*proposal.remarks, check])
         else:
-            yield replace(
-                reading, source=replace(reading.source, fields=("boxes", "box_labels", *filter(None, [further])))
-            )
+            fields += ("instances",) * bool(corners and 0 not in corners)
+            yield proposal._replace(source=replace(proposal.source, fields=fields))
 
 
 _MOST_JSON = 1000
 """Number of JSON files that are opened: COCO has a few, LabelMe has one for each image."""
 
 
-def coco(files: Files) -> Iterator[Reading]:
+def coco(files: Files) -> Iterator[Proposal]:
     """Yield the sources of COCO's files; captions, panoptic segments, and key points beside other objects are side files."""
     sides: list[str] = []
     groups: dict[str, list[str]] = {}
@@ -106,10 +113,10 @@ def coco(files: Files) -> Iterator[Reading]:
     of_objects = [one for one in proposals if "points" not in one.source.kinds()] or proposals
     sides += [path for one in proposals if one not in of_objects for path in one.declared]
     for proposal in of_objects:
-        yield replace(proposal, declared=(*proposal.declared, *sides))
+        yield proposal._replace(declared=(*proposal.declared, *sides))
 
 
-def _coco(files: Files, pattern: str, paths: Sequence[str]) -> Reading:
+def _coco(files: Files, pattern: str, paths: Sequence[str]) -> Proposal:
     """Return the source of COCO's files of one pattern with the fields of their annotations. SourceError without their images."""
     places, listed, objects, remarks = set[str](), list[str](), list[Any](), list[Remark]()
     for path in paths:
@@ -130,10 +137,10 @@ def _coco(files: Files, pattern: str, paths: Sequence[str]) -> Reading:
     if isinstance(splits, Fractions) and said:
         remarks.append((1, f"{paths[0]}: {said[0]!r} of an image may say its split, and this recipe draws new ones"))
     source = Coco(pattern, below(places.pop(), "{file_name}"), fields=fields, splits=splits)
-    return Reading("coco", source, paths, remarks)
+    return Proposal("coco", source, paths, remarks)
 
 
-def voc(files: Files) -> Iterator[Reading]:
+def voc(files: Files) -> Iterator[Proposal]:
     """Yield the source of Pascal VOC's XML files for single images."""
     notes = files.paths(".xml")
     heads = [files.head(path) for path in notes[:FEW]]
@@ -150,7 +157,7 @@ def voc(files: Files) -> Iterator[Reading]:
         source = Voc(image, note, fields=("boxes", "box_labels", "difficult"), first_pixel=1, **given)
         sides = ("SegmentationClass/**/*", "SegmentationObject/**/*", "ImageSets/**/*.txt", "labelmap.txt")
         check = (0, "pixels are taken to be counted from 1 (first_pixel=)")
-        yield Reading("voc", source, (note, *(below(prefix, side) for side in sides)), [check])
+        yield Proposal("voc", source, (note, *(below(prefix, side) for side in sides)), [check])
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------
@@ -177,7 +184,7 @@ Columns: TypeAlias = Mapping[str, Sequence[Any]]
 """The cells of the first rows of a table by column; () for a column that holds files."""
 
 
-def tables(files: Files) -> Iterator[Reading]:
+def tables(files: Files) -> Iterator[Proposal]:
     """Yield the sources of tables whose rows name images, those of one split each together. SourceError if one cannot be read."""
     grouped: dict[str, list[str]] = {}
     for path in files.paths(*TABLE_SUFFIXES):
@@ -220,7 +227,7 @@ def _image(files: Files, path: str, columns: Columns) -> tuple[str, str, list[st
 
 def _table(
     files: Files, pattern: str, paths: Sequence[str], columns: Columns, of_image: str, image: str, images: Sequence[str]
-) -> Iterator[Reading]:
+) -> Iterator[Proposal]:
     """Yield the source of the tables of one pattern, unless they hold nothing about their images. Each column that varies is the
     split, boxes, the label, a text or a mask, or the table is doubtful."""
     kept = [path for path in paths if columns.keys() <= {*column_names(files.root / path)}]
@@ -275,7 +282,7 @@ def _table(
         source = Table(table, image, label, fields, **options)
     remarks = [(share, f"{paths[0]}: {text:.400}") for share, text in [*((1, doubt) for doubt in doubts), *remarks]]
     of_tests = (_image(files, path, _columns(files, path)) for path in unlabeled)
-    yield Reading("table", source, (*kept, *unlabeled, *chain(*(one[2] for one in of_tests if one))), remarks)
+    yield Proposal("table", source, (*kept, *unlabeled, *chain(*(one[2] for one in of_tests if one))), remarks)
 
 
 def _plain(column: str) -> str:
@@ -330,7 +337,7 @@ def _boxes(columns: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], Any]:
     return (), "xyxy"
 
 
-# --- masks --------------------------------------------------------------------------------------------------------
+# --- masks and folders ------------------------------------------------------------------------------------------------
 
 _MASK_WORD = re.compile(
     r"(?:masks?|trimaps?|ann(?:o(?:t(?:ation)?)?)?s?|lab(?:els?)?|manual|seg(?:mentation)?s?|semantics?|gts?|ground[_ ]?truth"
@@ -338,56 +345,21 @@ _MASK_WORD = re.compile(
     re.IGNORECASE,
 )
 """Names of masks."""
-_NOT_CLASSES = re.compile(r"instance|panoptic|depth|disp|flow|edge|boundar|normal(?!_)|object(?!ive)", re.IGNORECASE)
-"""Names of pictures whose numbers are not classes."""
 
 
 def says_masks(path: str, image: str = "") -> bool:
-    """Return True if words of a path, beside those of the path of the images, are those of masks with class numbers."""
+    """Return True if words of a path, beside those of the path of the images, are those of masks."""
     words, of_image = ({*re.split(r"[/ _.*-]|\{split\}", one), *one.split("/")} for one in (path, image))
-    return any(map(_MASK_WORD.fullmatch, words - of_image)) and not _NOT_CLASSES.search(path)
+    return any(map(_MASK_WORD.fullmatch, words - of_image))
 
 
-_DARKEST, _DIFFERENT_COUNTS = 64, 2
-
-
-def masks(files: Files) -> Iterator[Reading]:
+def masks(files: Files) -> Iterator[Proposal]:
     """Yield sources of images with masks."""
     for image, other, _ in files.pairs:
         if os.path.splitext(image)[0] == os.path.splitext(other)[0] or says_masks(other, image):  # `a.jpg` and `a.png`
-            yield Reading("masks", Paired(image, other, splits=splits_for(image)))
+            yield Proposal("masks", Paired(image, other, splits=splits_for(image)))
 
 
-def with_classes(source: Any, facts: Facts) -> tuple[dict[str, Any], list[Remark]]:
-    """Return the options of the class numbers that were found in masks, and what is to be said about the numbers."""
-    numbers = sorted({*chain(*facts.masks)}) if facts.palettes else []
-    if not numbers or getattr(source, "numbers", None):
-        return {}, []
-    if numbers in ([0, 255], [0, 65535]):
-        check = f"the masks hold 0 and {numbers[1]}: two classes, 0 and 1 (numbers=)"
-        return {"numbers": {0: 0, numbers[1]: 1}}, [(0, check)]
-    if numbers[-1] == len(CAMVID_CLASSES) - 1 and str(getattr(source, "mask", "")).startswith("{split}annot/"):
-        check = f"the masks are taken for those of CamVid, in which {numbers[-1]} is void (void=)"
-        return {"classes": CAMVID_CLASSES, "void": numbers[-1]}, [(0, check)]
-    remarks = list[Remark]()
-    classes = {*numbers} - {0, 255}
-    dark = sum(number < _DARKEST for number in classes)
-    if max(map(len, facts.masks)) > MOST_COLORS or numbers[-1] > 255 or 2 * dark < len(classes):
-        shades = ", ".join(map(str, numbers[:8]))
-        remarks.append((1, f"the masks hold {shades}, ...: are these objects, depths, shades of gray or soft edges?"))
-    ends = {of_mask[-1] for of_mask in facts.masks} - {0}
-    if len(ends) > _DIFFERENT_COUNTS and all({0, *one} == {*range(one[-1] + 1)} for one in facts.masks):
-        rule = f"each mask holds 1, 2, 3, ... up to another number, at most {max(ends)}, as numbers of objects do"
-        remarks.append((1, f"{rule}; numbers={{0: 0, None: 1}} makes them one class"))
-    if len(facts.palettes) > 1:
-        rule = "write masks with one palette, or without"
-        remarks.append((1, f"the palettes of the masks differ, so that a number may stand for two classes: {rule}"))
-    return {}, remarks
-
-
-# --- folders --------------------------------------------------------------------------------------------------------
-
-_SAMPLED = 8
 _IMAGE_WORD = r"i(?:mage|mg)s?|photos?|pictures?|pics?|dsc"
 _PARTS = (
     rf"{_MASK_WORD.pattern}|{_IMAGE_WORD}|jpegimages|raw|rgb|inputs?|frames|instances?|panoptic|depths?|bands?|channels?|b\d\d"
@@ -412,11 +384,11 @@ _BEGINNING = re.compile(r"(?:^|/)(?:([\da-f]{2,})/\1[\da-f]+|([A-Za-z])/\2[a-z]{
 """Files in folders of the first letters of their names, or of the first digits of their hashes."""
 _PLAIN_NUMBER = re.compile(rf"(?:(?:{_IMAGE_WORD})[ _.-]?)?(?!0\d{{4,}}$)\d+", re.IGNORECASE)
 """Names that programs give to the files of each folder. Numbers of five digits from 0 are frames of a video."""
-_ONE_SCENE_BITS = 16
+_SAMPLED, _ONE_SCENE_BITS = 8, 16
 """Perceptual hashes of unrelated pictures differ in about 32 of 64 bits, those of inverted ones in nearly all."""
 
 
-def folders(files: Files) -> Iterator[Reading]:
+def folders(files: Files) -> Iterator[Proposal]:
     """Yield class folders or images without classes: each level of folders is a name, the split, or the class.
 
     Where folders are doubtful, there is a source for each reading.
@@ -445,7 +417,7 @@ def folders(files: Files) -> Iterator[Reading]:
         source = Folder(pattern, splits=splits_for(pattern, by_class))
         unlabeled = [] if by_class else ["no folder or file says the classes of these images; their names may"]
         remarks = [(1, doubt) for doubt in (*doubts, *unlabeled)]
-        yield Reading("folders" if by_class else "images", source, remarks=remarks)
+        yield Proposal("folders" if by_class else "images", source, remarks=remarks)
 
 
 def _about_classes(files: Files, classes: Sequence[str]) -> Iterator[str]:
@@ -464,23 +436,31 @@ def _about_classes(files: Files, classes: Sequence[str]) -> Iterator[str]:
 
 
 def _about_pairs(files: Files) -> Iterator[str]:
-    """Yield the doubt that names correspond, as those of views of one image do. Files may be numbered in each folder."""
-    looked = 0
-    for image, other, paths in files.pairs:
-        stems = [os.path.splitext(os.path.basename(path))[0] for both in paths[:FEW] for path in both]
+    """Yield the doubt that names correspond, as those of views of one image do, if the names of their folders are taken out.
+    Files may be numbered in each folder."""
+    bare, names, looked = dict[str, str](), {*files.paths(*files.image_suffixes)}, 0
+    for path in names:
+        folder, slash, name = path.rpartition("/")
+        word = re.escape(folder.rpartition("/")[2])
+        own = rf"(?<![A-Za-z]){word}(?![A-Za-z])" if re.search("[A-Za-z]{2}", word) else "$"
+        bare[folder + slash + re.sub(own, "", name, count=1, flags=re.IGNORECASE)] = path
+    for image, other, pairs in (*files.pairs, *replace(files, every=[*bare]).pairs):
+        whole = [path for both in pairs[:FEW] for path in both if path in names or not re.search(r"\d[^/]*$", path)]
+        stems = (os.path.splitext(os.path.basename(path))[0] for path in whole)
         is_numbered = os.path.dirname(image) != os.path.dirname(other) and all(map(_PLAIN_NUMBER.fullmatch, stems))
         looked += is_numbered
-        if not is_numbered or (looked <= _SAMPLED and _show_one_scene(files, paths)):
+        places = [(bare.get(one, one), bare.get(two, two)) for one, two in pairs[:_SAMPLED]]
+        if not is_numbered or (looked <= _SAMPLED and _show_one_scene(files, places)):
             rule = f"{' and '.join(sorted((image, other)))} have names that correspond"
             yield f"{rule}, as images and what belongs to them have"
             return
 
 
-def _show_one_scene(files: Files, paths: Sequence[tuple[str, str]]) -> bool:
+def _show_one_scene(files: Files, pairs: Sequence[tuple[str, str]]) -> bool:
     """Return True if images of one name look alike, or like inverted copies, as views of one scene do."""
     distances = []
     with suppress(SampleError, MissingDependencyError):
-        for both in paths[:_SAMPLED] if image_suffix(paths[0][0]) else ():
+        for both in pairs if image_suffix(pairs[0][0]) else ():
             one, other = (perceptual_hash(read_raw(files.root, path)) for path in both)
             bits = (one ^ other).bit_count()
             distances.append(min(bits, HASH_BITS - bits))
@@ -496,7 +476,7 @@ _EVERY = 25
 """Frames from one that is taken to the next: about one for each second."""
 
 
-def archives(files: Files) -> Iterator[Reading]:
+def archives(files: Files) -> Iterator[Proposal]:
     """Yield the source of tar or zip files with images, with the classes and splits that names inside of them give.
     SourceError if one cannot be read."""
     if packed := files.paths(".tgz", ".gz", ".bz2", ".xz", ".zst"):
@@ -509,50 +489,52 @@ def archives(files: Files) -> Iterator[Reading]:
     if not inside:
         return
     pattern = re.sub(r"\d+", "*", split_form(paths[0]))
-    of_stem: dict[str, set[str]] = {}
-    for stem, ending in (split_name(name, False) for name in names):
-        of_stem.setdefault(stem, set()).add(ending.lower())
-    every = sorted(set[str]().union(*of_stem.values()))
+    endings: dict[str, set[str]] = {}
+    for stem, ending in (split_name(name) for name in names):
+        endings.setdefault(stem, set()).add(ending.lower())
+    every = sorted(set[str]().union(*endings.values()))
     images = tuple(one for one in every if one.count(".") == one.startswith("image.") and image_suffix(f"x.{one}"))
-    beside = set[str]().union(*(endings for endings in of_stem.values() if not endings.isdisjoint(images)))
-    masks = [ending for ending in sorted(beside) if image_suffix(ending) and says_masks(ending.rpartition(".")[0])][:1]
-    label = next((ending for ending in sorted(beside) if ending.rpartition(".")[2] == "cls"), None)
+    masks = [one for one in every if image_suffix(f"x.{one}") and says_masks(one.rpartition(".")[0])][:1]
+    label = next((one for one in every if one.rpartition(".")[2] == "cls"), None)
     fields: dict[str, tuple[Kind, str]] = {"mask": ("mask", masks[0])} if masks else {}
-    fields |= {"text": ("text", "txt")} if "txt" in beside else {}
-    remarks: list[Remark] = [(0, "members .json are not read; they may hold labels")] if "json" in beside else []
+    fields |= (
+        {"text": ("text", "txt")}
+        if any("txt" in of_stem and {*images} & of_stem for of_stem in endings.values())
+        else {}
+    )
+    remarks: list[Remark] = [(0, "members .json are not read; they may hold labels")] if "json" in every else []
     if images and (label or fields):  # as WebDataset's
-        stray = (endings for endings in of_stem.values() if endings.isdisjoint(images))
         known = {*images, label, *(ending for _, ending in fields.values()), "key.txt", "json"}
-        unknown = ({*every} - known).union(*stray)
+        alone = (of_stem for of_stem in endings.values() if of_stem.isdisjoint(images))
+        unknown = ({*every} - known).union(*alone)
         source = Archives(pattern, images, label, fields=fields, splits=splits_for(pattern, label is not None))
-        found = [Reading("archives", source)]
+        found = [Proposal("archives", source, (pattern,), remarks)]
     else:
         unknown = {os.path.splitext(name)[1] for name in {*names}.difference(inside)}
         found = []
-        for inner in folders(Files(files.root / paths[0], inside)):
-            image, has_classes = inner.source.image, "label" in inner.source.kinds()
-            of_archive = pattern.replace("{split}", "*") if "{split}" in image else pattern
-            splits = None if "{split}" in image else splits_for(pattern, has_classes)
-            source = Archives(of_archive, members=image if image != "*" else None, splits=splits)
-            found.append(Reading("archives", source, remarks=inner.remarks))
+        for _, folder, _, doubts in folders(Files(files.root / paths[0], inside)):
+            of_archive = pattern.replace("{split}", "*") if "{split}" in folder.image else pattern
+            splits = None if "{split}" in folder.image else splits_for(pattern, "label" in folder.kinds())
+            source = Archives(of_archive, members=folder.image if folder.image != "*" else None, splits=splits)
+            found.append(Proposal("archives", source, (pattern,), doubts))
     if unknown:
         rule = f"holds further files ({', '.join(sorted(unknown)[:6])}): unpack it, and run init on the folder"
-        remarks.append((1, f"{paths[0]} {rule}"))
-    for reading in found:
-        yield replace(reading, declared=(pattern,), remarks=(*remarks, *reading.remarks))
+        found = [one._replace(remarks=[(1, f"{paths[0]} {rule}"), *one.remarks]) for one in found]
+    yield from found
 
 
-def videos(files: Files) -> Iterator[Reading]:
+def videos(files: Files) -> Iterator[Proposal]:
     """Yield the sources of the videos of each suffix, in folders of splits and of classes as images are."""
     for suffix in (one for one in VIDEO_SUFFIXES if one in files.by_suffix):
-        for inner in folders(replace(files, image_suffixes=(suffix,))):
-            pattern = inner.source.image + "/*" * inner.source.image.endswith("**") + suffix
-            source = Video(pattern, every=_EVERY, splits=splits_for(pattern))
+        for _, folder, _, doubts in folders(replace(files, image_suffixes=(suffix,))):
+            pattern = folder.image + "/*" * folder.image.endswith("**") + suffix
             check = (0, f"one of {_EVERY} frames is taken (every=)")
-            yield Reading("videos", source, (pattern,), (*inner.remarks, check))
+            yield Proposal(
+                "videos", Video(pattern, every=_EVERY, splits=splits_for(pattern)), (pattern,), (*doubts, check)
+            )
 
 
-def arrays(files: Files) -> Iterator[Reading]:
+def arrays(files: Files) -> Iterator[Proposal]:
     """Yield the source of arrays in NumPy's files. Raises SourceError if nothing says which array holds the images."""
     if idx := [path for path in files.every if "ubyte" in path.rpartition("/")[2]]:
         rule = "is a file of MNIST's format (IDX): write it as an array of NumPy, as docs/sources.md shows"
@@ -564,21 +546,20 @@ def arrays(files: Files) -> Iterator[Reading]:
     for text in texts:
         form = split_form(text.replace(":", "/"), True).replace(".npz/", ".npz:")
         forms.setdefault(form, []).extend(stored_arrays(files.root, text))
-    if not forms:
-        return
-    images = [form for form, (one, *_) in forms.items() if len(one.shape) in (3, 4) and one.dtype.kind in "uif"]
-    labels = [form for form, (one, *_) in forms.items() if one.shape and prod(one.shape) == one.shape[0]]
-    shape = forms[images[0]][0].shape if images else ()
-    certain = len(images) == 1 and len(forms) == 1 + len(labels) <= 2 and all(map(_ARRAY_OF_CLASSES.search, labels))
+    labels = [form for form, (one, *_) in forms.items() if len(one.shape) == 1 or one.shape[1:] == (1,)]
+    images = [form for form in forms if form not in labels]
     # [N, H, W] or [N, H, W, C]. Other orders of the axes need channels_first=.
-    certain = certain and shape[3:] in ((), (1,), (3,), (4,)) and not {shape[1], *shape[2:3]} & {1, 3, 4}
+    shape = forms[images[0]][0].shape if images else ()
+    is_image = shape[3:] in ((), (1,), (3,), (4,)) and len(shape) > 2 and not {*shape[1:3]} & {1, 3, 4}
+    certain = is_image and len(images) == 1 and len(labels) < 2 and all(map(_ARRAY_OF_CLASSES.search, labels))
     shapes = ", ".join(f"{one.name} {one.dtype} {list(one.shape)}" for of_form in forms.values() for one in of_form[:2])
-    if not certain:
+    if certain:
+        source = Arrays(images[0], next(iter(labels), None), splits=splits_for(images[0], bool(labels)))
+        check = (0, f"the arrays are {shapes}: each row of {images[0]} is an image")
+        yield Proposal("arrays", source, [text.partition(":")[0] for text in texts], [check])
+    elif forms:
         rule = "nothing says which array holds images [N, H, W] or [N, H, W, C] of at most 4 channels, and which their classes"
         raise SourceError(f"{rule}: {shapes}; write the recipe with sources.Arrays (channels_first=)")
-    source = Arrays(images[0], next(iter(labels), None), splits=splits_for(images[0], bool(labels)))
-    check = (0, f"the arrays are {shapes}: each row of {images[0]} is an image")
-    yield Reading("arrays", source, [text.partition(":")[0] for text in texts], [check])
 
 
 RULES = (yolo, coco, voc, tables, archives, arrays, videos, masks, folders)
