@@ -19,17 +19,13 @@ from tfprep.errors import MissingDependencyError, SampleError, SourceError, Tfpr
 from tfprep.fields import Array, Kind, Size
 from tfprep.images.pillow import opened
 from tfprep.seeding import sample_hash
+from tfprep.sources import Archives, Entry, FieldDecoder, Folder, Fractions, Listing, Paired, Pixels, Source, read_files
 from tfprep.sources.annotations.listing import ORPHAN
-from tfprep.sources.archives import Archives
 from tfprep.sources.detection.files import Files
 from tfprep.sources.detection.rules import RULES, Proposal, Remark
-from tfprep.sources.folder import Folder
-from tfprep.sources.paired import CAMVID_CLASSES, Paired
+from tfprep.sources.paired import CAMVID_CLASSES
 from tfprep.sources.patterns import compile_pattern, image_suffix, is_test, split_words
-from tfprep.sources.pixels import Pixels
 from tfprep.sources.raw import parse_reference, read_raw
-from tfprep.sources.source import Entry, FieldDecoder, Listing, Source, read_files
-from tfprep.sources.splits import Fractions
 
 MOST_PATTERNS, _NAMED, _SHOWN, _MOST_READINGS = 6, 3, 12, 3
 _FEW_WRONG = 0.1
@@ -184,23 +180,25 @@ def _accounted(proposal: Proposal, files: Files) -> Reading:
         left = [path for path in left if path not in unlabeled]
         such = listed_files(sorted(unlabeled))
         remarks.append((0, f"images of a test split have no labels, and are left out: {such}"))
-    remarks = [*proposal.remarks, *remarks, *_about_splits(source, facts, files), *_about_samples(source, facts, files)]
+    remarks = [*proposal.remarks, *remarks, *_vetoes(source, facts, files)]
     return Reading(proposal.layout, source, remarks, facts, sorted(left))
 
 
 def _fitted(source: Any, files: Files) -> tuple[Any, Facts, list[Remark]]:
     """Return the form of a proposed source with which samples can be built, facts about them, and what is to be said."""
-    looked = partial(look, root=files.root, paths=files.hashes)
+    looked, remarks = partial(look, root=files.root, paths=files.hashes), list[Remark]()
     facts = looked(source)
     bare = [split for split, count in facts.splits.items() if is_test(split) and facts.empty[split] == count]
     if 0 < len(bare) < len(facts.splits) and not isinstance(source.splits, Fractions | str):
         source = replace(source, splits=tuple(split for split in facts.splits if split not in bare))
         facts = looked(source)
-    options, remarks = _with_classes(source, facts)
-    if options and isinstance(source, Paired):
-        facts = looked(source := replace(source, **options))
-    elif options:
-        remarks = [(1, f"{text}, as sources.Paired reads masks in files of their own") for _, text in remarks]
+    numbers = sorted({*chain(*facts.masks)})
+    if isinstance(source, Paired) and numbers in ([0, 255], [0, 65535]):
+        remarks = [(0, f"the masks hold 0 and {numbers[1]}: two classes, 0 and 1 (numbers=)")]
+        facts = looked(source := replace(source, numbers={0: 0, numbers[1]: 1}))
+    elif isinstance(source, Paired) and numbers[-1:] == [11] and str(source.mask).startswith("{split}annot/"):
+        remarks = [(0, "the masks are taken for those of CamVid, in which 11 is void (void=)")]
+        facts = looked(source := replace(source, classes=CAMVID_CLASSES, void=11))
     if facts.problems and hasattr(source, "pixels"):  # images that do not become 8-bit RGB without loss
         forms = (Pixels(background=(255, 255, 255)), Pixels(), Pixels(page=0))
         found = [(other, looked(other)) for other in (replace(source, pixels={"image": form}) for form in forms)]
@@ -241,17 +239,17 @@ def _counted_entries(facts: Facts, listing: Listing, paths: Collection[int]) -> 
         folder, _, file = entry.key.rpartition("/")
         facts.folder_words.update(set(split_words(folder)))
         facts.file_words.update(split_words(file)[:1])
-        for name, value in zip(listing.values, entry.values, strict=True):
-            if name == "objects":
-                facts.empty[entry.split] += not value["objects"]
-                facts.dropped += value.get("dropped", ())
-                value = [one["label"] for one in value["objects"] if one.get("label") is not None]
-            if name in names:
-                facts.tally["rejected, because the label is empty"] += value is None
-                numbers = value if isinstance(value, list) else [] if value is None else [value]
-                classes = [names[name][number] for number in numbers]
-                facts.labels[name].update(classes)
-                facts.classes.setdefault(entry.split, set()).update(classes)
+        values = dict(zip(listing.values, entry.values, strict=True))
+        if "objects" in values:
+            facts.empty[entry.split] += not values["objects"]["objects"]
+            facts.dropped += values["objects"].get("dropped", ())
+            values["objects"] = [one["label"] for one in values["objects"]["objects"] if one.get("label") is not None]
+        for name, of_field in names.items():
+            facts.tally["rejected, because the label is empty"] += values[name] is None
+            numbers = values[name] if isinstance(values[name], list) else [values[name]]
+            classes = [of_field[number] for number in numbers if number is not None]
+            facts.labels[name].update(classes)
+            facts.classes.setdefault(entry.split, set()).update(classes)
         yield entry
     if twice := sum(facts.splits.values()) - len(references):
         raise SourceError(f"{twice} images are in two samples, or in two splits")
@@ -277,18 +275,17 @@ def _open(facts: Facts, source: Source, root: Path, listing: Listing, entry: Ent
         facts.deep |= decoded[image].dtype != np.uint8 or decoded[image].shape[2] != 3
         facts.drawn[entry.key] = not images.is_jpeg(raw.get("image", b"")) and _has_few_colors(decoded[image])
     for name, numbers in facts.mask_numbers.items():
-        is_file = isinstance(raw.get(name), bytes)
-        mask = decoded[name] if name in decoded else images.decode_mask(raw[name])
-        fault = "JPEG does not keep class numbers: write masks as PNG" if is_file and images.is_jpeg(raw[name]) else ""
+        facts.unfit_masks += 1  # if this fails
+        if isinstance(raw.get(name), bytes) and images.is_jpeg(raw[name]):
+            raise SampleError("JPEG does not keep class numbers: write masks as PNG")
+        mask = decoded[name] if name in decoders else images.decode_mask(raw[name])
         if size is not None and mask.shape[:2] != size:
             sizes = [f"{width} x {height}" for height, width in (mask.shape[:2], size)]
-            fault = f"{name} is {sizes[0]}, and its image {sizes[1]}"
-        if fault:
-            facts.unfit_masks += 1
-            raise SampleError(fault)
-        facts.masks.append(np.unique(mask).tolist())
-        numbers.update(facts.masks[-1])
+            raise SampleError(f"{name} is {sizes[0]}, and its image {sizes[1]}")
+        facts.unfit_masks -= 1
+        numbers.update(np.unique(mask).tolist())
         if name not in decoders:
+            facts.masks.append(np.unique(mask).tolist())
             with opened(raw[name]) as image_of_mask:
                 facts.palettes.add(bytes(image_of_mask.getpalette() or ()))
 
@@ -300,81 +297,55 @@ def _has_few_colors(pixels: Array) -> bool:
     return len(np.unique(few, axis=0)) <= min(_MOST_COLORS, len(few) // _PIXELS_PER_COLOR)
 
 
-def _with_classes(source: Any, facts: Facts) -> tuple[dict[str, Any], list[Remark]]:
-    """Return the options of the class numbers that were found in masks, and what is to be said about the numbers."""
-    numbers = sorted({*chain(*facts.masks)}) if facts.palettes else []
-    if not numbers or getattr(source, "numbers", None):
-        return {}, []
-    if numbers in ([0, 255], [0, 65535]):
-        check = f"the masks hold 0 and {numbers[1]}: two classes, 0 and 1 (numbers=)"
-        return {"numbers": {0: 0, numbers[1]: 1}}, [(0, check)]
-    if numbers[-1] == len(CAMVID_CLASSES) - 1 and str(getattr(source, "mask", "")).startswith("{split}annot/"):
-        check = f"the masks are taken for those of CamVid, in which {numbers[-1]} is void (void=)"
-        return {"classes": CAMVID_CLASSES, "void": numbers[-1]}, [(0, check)]
-    remarks = list[Remark]()
-    if max({*numbers} - {255}) >= _MOST_COLORS:
-        shades = ", ".join(map(str, numbers[:8]))
-        remarks.append((1, f"the masks hold {shades}, ...: are these objects, depths, shades of gray or soft edges?"))
-    ends = {of_mask[-1] for of_mask in facts.masks} - {0}
-    if len(ends) > _DIFFERENT_COUNTS and all({0, *one} == {*range(one[-1] + 1)} for one in facts.masks):
-        rule = f"each mask holds 1, 2, 3, ... up to another number, at most {max(ends)}, as numbers of objects do"
-        remarks.append((1, f"{rule}; numbers={{0: 0, None: 1}} makes them one class"))
-    if len(facts.palettes) > 1:
-        rule = "write masks with one palette, or without"
-        remarks.append((1, f"the palettes of the masks differ, so that a number may stand for two classes: {rule}"))
-    return {}, remarks
-
-
-def _about_splits(source: Any, facts: Facts, files: Files) -> Iterator[Remark]:
-    """Yield what is to be said about the splits of any source, as `_about_samples` does."""
-    words, names, total = facts.folder_words, facts.file_words, sum(facts.splits.values())
+def _vetoes(source: Any, facts: Facts, files: Files) -> Iterator[Remark]:
+    """Yield what is to be said about any source, each with the share of samples that may be wrong; 0 is a check."""
+    draws, total = isinstance(source.splits, Fractions), sum(facts.splits.values())
+    trains = [split for split in facts.splits if not is_test(split)]
+    words, names = facts.folder_words, facts.file_words
     if len(names) > 1 and sum(names.values()) == total:  # a word in some names, as of a train on rails, says nothing
         words = words | names
-    if isinstance(source.splits, Fractions):
-        if files.paths(".dcm"):
-            yield 1, "DICOM files of one patient may get into two splits (splits=Fractions(..., group_by='PatientID'))"
-        if len(words) > 1 or 0 < sum(words.values()) < total:
-            yield 1, f"names say {' and '.join(sorted(words))}, and this recipe draws new splits from all of them"
-        if re.search(rb"^configs:", files.head("README.md"), re.MULTILINE):
-            yield 1, "configs: in README.md may say the splits of Hugging Face, and this recipe draws new ones"
-    elif len(facts.splits) == 1:
-        yield 0, f"all samples are in the split {min(facts.splits)!r}; none is left for another (splits=)"
+    said, dropped = " and ".join(sorted(words)), len(facts.dropped)
+    few = [path for path, drawn in facts.drawn.items() if drawn] * isinstance(source, Folder | Archives)
+    numbers, ends = sorted({*chain(*facts.masks)}), {of_mask[-1] for of_mask in facts.masks} - {0}
+    of_objects = all({0, *one} == {*range(one[-1] + 1)} for one in facts.masks) and len(ends) > _DIFFERENT_COUNTS
     in_train = set[str]().union(*(of_split for split, of_split in facts.classes.items() if "train" in split.lower()))
-    for split, classes in facts.classes.items():
-        if in_train and (strange := sorted(classes - in_train)):
-            such = ", ".join(strange[:3])
-            yield int("{label}" in repr(source)), f"{split} has the classes {such}, which train does not have"
-    trains = [split for split in facts.splits if not is_test(split)]
-    if len(trains) > 1 and any(re.search("train[_-]?val", split, re.IGNORECASE) for split in trains):
-        yield 1, f"images of {', '.join(facts.splits)} may be in two splits (splits= takes some of them)"
-    if facts.copies:
-        yield 1, f"{facts.copies} of {facts.opened} images opened are in two splits, with the same name and bytes"
-
-
-def _about_samples(source: Any, facts: Facts, files: Files) -> Iterator[Remark]:
-    """Yield what is to be said about the samples of any source, each with the share of them that may be wrong; 0 is a check."""
-    if getattr(source, "pixels", None):
-        yield 0, f"images opened cannot all be built without {source.pixels['image']} (pixels=)"
-    if "boxes" in facts.kinds and hasattr(source, "box_format"):
-        yield 0, f"boxes are taken for {source.box_format} (box_format=)"
-    if files.ignored:
-        yield 0, f"{len(files.ignored)} files are left out by --ignore"
-    if dropped := len(facts.dropped):
-        such = f"{dropped} annotations are dropped, such as {facts.dropped[0]}"
-        yield dropped / (dropped + facts.labels["objects"].total()), such
-    for split, count in facts.empty.items():
-        if count > _FEW_WRONG * (total := facts.splits[split]):
-            yield 1, f"{split}: {count} of {total} samples have no objects or masks; are their annotations missing?"
-    for reason, count in facts.tally.items():
-        if reason == ORPHAN or reason.startswith(("image without its", "image that does not fit")):
-            yield 1, f"{reason}: {count}"
-    if facts.problems:
-        such = f"{len(facts.problems)} of {facts.opened} samples opened, such as {facts.problems[0]}"
-        yield facts.unfit_masks or len(facts.problems) / facts.opened, f"the build rejects {such}"
-    few, total = [path for path, drawn in facts.drawn.items() if drawn], len(facts.drawn)
-    if isinstance(source, Folder | Archives) and total > len(few) >= total / 4:
-        rule = "have few colors, as masks have, and others are pictures"
-        yield 1, f"files such as {few[0]} {rule} (sources.Paired or sources.cityscapes() read masks)"
+    for share, applies, text in (
+        (1, draws and files.paths(".dcm"), "DICOM files of one patient may get into two splits (group_by='PatientID')"),
+        (1, draws and (len(words) > 1 or 0 < sum(words.values()) < total),
+         f"names say {said}, and this recipe draws new splits from all of them"),
+        (1, draws and re.search(rb"^configs:", files.head("README.md"), re.MULTILINE),
+         "configs: in README.md may say the splits of Hugging Face, and this recipe draws new ones"),
+        (0, not draws and len(facts.splits) == 1, f"all samples are in the split {''.join(facts.splits)}"),
+        (1, len(trains) > 1 and any(re.search("train[_-]?val", split, re.IGNORECASE) for split in trains),
+         f"images of {', '.join(facts.splits)} may be in two splits (splits= takes some of them)"),
+        (1, facts.copies, f"{facts.copies} of {facts.opened} images opened are in two splits, with the same name and bytes"),
+        *((int("{label}" in repr(source)), in_train and of_split - in_train,
+           f"{split} has the classes {', '.join(sorted(of_split - in_train)[:3])}, which train does not have")
+          for split, of_split in facts.classes.items()),
+        (0, "boxes" in facts.kinds and hasattr(source, "box_format"),
+         f"boxes are taken for {getattr(source, 'box_format', '')} (box_format=)"),
+        (0, files.ignored, f"{len(files.ignored)} files are left out by --ignore"),
+        (dropped and dropped / (dropped + facts.labels["objects"].total()), dropped,
+         f"{dropped} annotations are dropped, such as {''.join(facts.dropped[:1])}"),
+        *((1, count > _FEW_WRONG * facts.splits[split],
+           f"{split}: {count} of {facts.splits[split]} samples have no objects or masks; are their annotations missing?")
+          for split, count in facts.empty.items()),
+        *((1, reason == ORPHAN or reason.startswith(("image without its", "image that does not fit")), f"{reason}: {count}")
+          for reason, count in facts.tally.items()),
+        (facts.unfit_masks or len(facts.problems) / facts.opened, facts.problems,
+         f"the build rejects {len(facts.problems)} of {facts.opened} samples opened, such as {''.join(facts.problems[:1])}"),
+        (1, len(facts.drawn) > len(few) > 0 and len(few) >= len(facts.drawn) / 4,
+         f"files such as {''.join(few[:1])} have few colors, as masks have, and others are pictures (sources.Paired reads masks)"),
+        (1, numbers and max({0, *numbers} - {255}) >= _MOST_COLORS,
+         f"the masks hold {', '.join(map(str, numbers[:8]))}, ...: are these objects, depths, shades of gray or soft edges?"),
+        (1, numbers in ([0, 255], [0, 65535]), "the masks hold 0 and 255, which sources.Paired makes two classes (numbers=)"),
+        (1, of_objects, f"each mask holds 1, 2, 3, ... up to another number, at most {max(ends, default=0)}, as numbers of "
+         "objects do; numbers={0: 0, None: 1} makes them one class"),
+        (1, len(facts.palettes) > 1, "the palettes of the masks differ, so that a number may stand for two classes: write "
+         "masks with one palette, or without"),
+    ):  # fmt: skip
+        if applies:
+            yield share, text
 
 
 def patterns_of(paths: Sequence[str]) -> Counter[str]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
@@ -101,10 +102,12 @@ class Files:
                 places[stem] = places[stem] + own if stem in places else own
         return places
 
-    def folders_of(self, name: str) -> list[str]:
-        """Return the folders that hold an image of this name."""
-        stem, suffix = os.path.splitext(name)
-        return [folder for folder, of_image in self.places.get(stem, ()) if of_image == suffix]
+    def folders_above(self, name: str) -> list[str]:
+        """Return the folders below which there is an image of this path."""
+        inner, _, last = f"/{name}".rpartition("/")
+        stem, suffix = os.path.splitext(last)
+        folders = [f"/{folder}".rstrip("/") for folder, of_image in self.places.get(stem, ()) if of_image == suffix]
+        return [folder.removesuffix(inner).strip("/") for folder in folders if folder.endswith(inner)]
 
     @cached_property
     def pairs(self) -> list[Pair]:
@@ -163,15 +166,11 @@ class Files:
             SourceError: There is none; the message names images that `what` and that are missing.
         """
         few = [posixpath.normpath(name.replace("\\", "/")) for name in names[:FEW]]
-        found = Counter[str]()
-        for name in few:
-            inner, _, last = f"/{name}".rpartition("/")
-            folders = [f"/{folder}".rstrip("/") for folder in self.folders_of(last)]
-            found.update(folder.removesuffix(inner).strip("/") for folder in folders if folder.endswith(inner))
+        found = [self.folders_above(name) for name in few]
         own, words = path.rpartition("/")[0], split_words(path)
-        if places := [place for place, count in found.items() if 10 * count >= 9 * len(few)]:
+        if places := [place for place, count in Counter(chain(*found)).items() if 10 * count >= 9 * len(few)]:
             return min(places, key=lambda one: (one != own, split_words(one) != words, one.count("/"), one))
-        missing = [name for name in few if not self.folders_of(name.rpartition("/")[2])] or few
+        missing = [name for name, folders in zip(few, found, strict=True) if not folders] or few
         rule = f"{len(missing)} of the first {len(few)} images that {what} are missing"
         raise SourceError(f"{path}: {rule}: {', '.join(missing[:3])}")
 

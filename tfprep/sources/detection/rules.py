@@ -193,7 +193,7 @@ def tables(files: Files) -> Iterator[Proposal]:
     for pattern, paths in grouped.items():
         first = next((path for path in paths if "train" in "".join(split_words(path))), paths[0])
         columns = _columns(files, first)
-        if found := _image(files, first, columns):
+        if (found := _image(files, first, columns)) is not None:
             yield from _table(files, pattern, [first, *(path for path in paths if path != first)], columns, *found)
 
 
@@ -201,14 +201,13 @@ def _columns(files: Files, path: str) -> Columns:
     stored = file_columns(files.root / path) if path.lower().endswith(".parquet") else []
     names = [name for name in column_names(files.root / path) if name.partition(".")[0] not in stored]
     rows = [cells for _, cells in islice(rows_of(files.root / path, names), BATCH_ROWS)]
-    return dict.fromkeys(stored, ()) | (dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else {})
+    return dict.fromkeys(stored, ()) | dict(zip(names, zip(*rows, strict=True), strict=bool(rows)))
 
 
 def _image(files: Files, path: str, columns: Columns) -> tuple[str, str, list[str]] | None:
-    """Return the column that names images, the path of an image with it, and the path of each; None if there is no such column.
+    """Return the column that names or holds images, the path of an image with it, and the path of each; None if there is none.
     SourceError if the images are nowhere."""
-    found = [(0, column, column, list[str]()) for column, cells in columns.items() if not cells]
-    found.sort(key=lambda one: one[1] != "image")
+    found = [(name != "image", name, name, list[str]()) for name, cells in columns.items() if not cells]
     for column in filter(None, columns):
         cells = [str(cell).replace("\\", "/") for cell in columns[column]]
         few = [cell for cell in cells[:FEW] if cell not in ("None", "")]
@@ -216,12 +215,11 @@ def _image(files: Files, path: str, columns: Columns) -> tuple[str, str, list[st
         for suffix in ("", *sorted({suffix for _, suffix in files.images})) if few else ():
             try:
                 place = files.image_place([f"{cell}{suffix}" for cell in few], path, f"{column!r} names")
+                image = below(literal(place), f"{{{column}}}{suffix}") if place or suffix else column
+                found.append((not are_files, column, image, [below(place, f"{cell}{suffix}") for cell in cells]))
             except SourceError:
                 if are_files and not suffix and files.images:
                     raise
-            else:
-                image = below(literal(place), f"{{{column}}}{suffix}") if place or suffix else column
-                found.append((2 - are_files, column, image, [below(place, f"{cell}{suffix}") for cell in cells]))
     return min(found, key=lambda one: one[0])[1:] if found else None
 
 
@@ -229,76 +227,74 @@ def _table(
     files: Files, pattern: str, paths: Sequence[str], columns: Columns, of_image: str, image: str, images: Sequence[str]
 ) -> Iterator[Proposal]:
     """Yield the source of the tables of one pattern, unless they hold nothing about their images. Each column that varies is the
-    split, boxes, the label, a text or a mask, or the table is doubtful."""
+    split, boxes, the label or a text, or the table is doubtful."""
     kept = [path for path in paths if columns.keys() <= {*column_names(files.root / path)}]
     unlabeled = [path for path in paths if path not in kept and is_test(path)]
-    remarks: list[Remark] = [(0, f"images of {path} have no labels, and are left out") for path in unlabeled]
-    varied = [name for name, column in columns.items() if len({*map(str, column)}) > 1]
     place, slash, name = image.rpartition("/")
     if "{split}" in pattern and split_words(place) == split_words(paths[0]):
         image = split_form(place, True) + slash + name
     table, splits = pattern, splits_of(pattern, kept)
-    forms = {name: {split_form(str(cell)) for cell in column} for name, column in columns.items() if len(paths) == 1}
+    forms = {name: {split_form(str(cell)) for cell in cells} for name, cells in columns.items() if len(paths) == 1}
     if by_column := [name for name, of_cells in forms.items() if of_cells == {"{split}"}][:1]:
         table, splits = literal(paths[0]), by_column[0]
     used = {of_image, *by_column, *(name.rpartition(".")[0] for name in columns)}
-    boxes, form = _boxes({name: _filled(column) for name, column in columns.items() if name not in used})
-    is_export = "".join(boxes) + "_shape" in columns
+    boxes, form = _boxes({name: cells for name, cells in columns.items() if name not in used})
     lists = [cell for cell in columns[boxes[0]] if isinstance(cell, list)] if len(boxes) == 1 else []
-    nested = is_export or any(isinstance([*cell, 0][0], list) for cell in lists)
-    of_boxes = [name for name in columns if nested and re.search("categor|box_label|objects.label", name.lower())][:1]
+    nested = any(isinstance([*cell, 0][0], list) for cell in lists)
+    of_boxes = [name for name in columns if nested and re.search("categor|objects.label", name.lower())][:1]
     texts = [name for name in columns if name.lower() in ("text", "caption")]
-    masks = [name for name, column in columns.items() if not column and name != of_image]
-    used.update(boxes, of_boxes, texts, masks, [f"{boxes[0]}_shape", "key"] if is_export else ())
-    rest = {name: _filled(column) for name, column in columns.items() if name not in used}
-    label, doubts = _label(rest, [name for name in varied if name in rest], may_lack=bool(boxes or texts))
-    if not (label or boxes or texts or () in columns.values()):
-        return
+    used.update(boxes, of_boxes, texts)
+    label, doubts = _label({name: cells for name, cells in columns.items() if name not in used}, bool(boxes or texts))
     used.update(label if isinstance(label, tuple) else (label,))
-    unread = [name for name in varied if name not in used and _plain(name) not in _OF_FILES]
+    unread = [name for name, cells in columns.items() if name not in used and (_varies(cells) or not cells)]
+    unread = [name for name in unread if _plain(name) not in _OF_FILES]
     folders = [path.rpartition("/")[0].rpartition("/")[2] for path in images]
     if len({*map(split_form, folders)}) > 1 and folders != [*map(str, columns.get(str(label), ()))]:
         unread.append(f"the folders, such as {folders[0]}")
     doubts += [f"not read: {', '.join(unread)} (label=, fields=)"] if unread else []
     of_rows = bool(boxes and not nested)  # a row for each object
-    splits = splits or splits_for(table, label is not None and not of_rows, images)
-    options: dict[str, Any] = {"splits": splits, "box_format": "xyxy" if is_export else form}
+    options: dict[str, Any] = {"splits": splits or splits_for(table, label is not None and not of_rows, images)}
+    options |= {"box_format": form} if boxes else {}
     source: Any
     if of_rows:
-        options |= {"splits": None, "split": splits} if isinstance(splits, str) and "{" not in splits else {}
+        options |= {"splits": None, "split": by_column[0]} if by_column else {}
         source = ObjectTable(table, image, label=label, boxes=boxes if len(boxes) == 4 else boxes[0], **options)
     else:
-        if len(masks) > 1 or not all(map(says_masks, masks)):
-            doubts.append(
-                f"the images of {', '.join(map(repr, masks))} may be masks, or depths, edges and other pictures"
-            )
-        fields: dict[str, tuple[Kind, str]] = {"mask": ("mask", masks[0])} if masks else {}
-        fields |= {name: ("text", name) for name in texts}
+        fields: dict[str, tuple[Kind, str]] = {name: ("text", name) for name in texts}
         fields |= {"boxes": ("boxes", boxes[0])} if nested else {}
         fields |= {"box_labels": ("label", of_boxes[0])} if of_boxes else {}
-        if isinstance(label, str):
-            options["separator"], of_cells = _separator(columns[label], label)
-            remarks += of_cells
+        doubts += _about_label(columns[label], label) if isinstance(label, str) else []
         source = Table(table, image, label, fields, **options)
-    remarks = [(share, f"{paths[0]}: {text:.400}") for share, text in [*((1, doubt) for doubt in doubts), *remarks]]
+    remarks = [(1, f"{paths[0]}: {doubt:.400}") for doubt in doubts]
+    remarks += [(0, f"images of {path} have no labels, and are left out") for path in unlabeled]
     of_tests = (_image(files, path, _columns(files, path)) for path in unlabeled)
-    yield Proposal("table", source, (*kept, *unlabeled, *chain(*(one[2] for one in of_tests if one))), remarks)
+    if label or boxes or texts or not images:
+        yield Proposal("table", source, (*kept, *unlabeled, *chain(*(one[2] for one in of_tests if one))), remarks)
 
 
 def _plain(column: str) -> str:
     return re.sub(r"[\W_]", "", column.rpartition(".")[2].lower())
 
 
-def _filled(cells: Sequence[Any]) -> list[str]:
+def _varies(cells: Sequence[Any]) -> bool:
+    return len({*map(str, cells)}) > 1
+
+
+def _texts(cells: Sequence[Any]) -> list[str]:
     return [str(cell).strip() for cell in cells if cell not in (None, "")]
 
 
-def _label(columns: Mapping[str, Sequence[str]], varied: Sequence[str], may_lack: bool) -> tuple[Any, list[str]]:
+def _label(columns: Columns, may_lack: bool) -> tuple[Any, list[str]]:
     """Return the column of the label by its name, else columns of 1 and 0, None if there are none; and what is doubtful."""
     if named := [name for name in columns if _plain(name) in _LABELS and "." not in name]:
-        return min(named, key=lambda name: all(map(_NUMBER.fullmatch, columns[name]))), []
-    cells = {name: {cell.lower().removesuffix(".0") for cell in column} for name, column in columns.items()}
-    flags = [name for name in cells if any(cells[name] <= pair for pair in _FLAGS) and not split_words(name)]
+        return min(named, key=lambda name: all(map(_NUMBER.fullmatch, _texts(columns[name])))), []
+    values = {name: {cell.lower().removesuffix(".0") for cell in _texts(cells)} for name, cells in columns.items()}
+    flags = [
+        name
+        for name, of_column in values.items()
+        if any(of_column <= pair for pair in _FLAGS) and not split_words(name)
+    ]
+    varied = [name for name, cells in columns.items() if _varies(cells)]
     if varied and {*varied} <= {*flags}:
         return (tuple(flags) if len(varied) > 1 else varied[0]), []
     if may_lack or not varied:
@@ -306,31 +302,26 @@ def _label(columns: Mapping[str, Sequence[str]], varied: Sequence[str], may_lack
     return varied[0], [f"no column has the name of a label; it may be {varied[0]} (label=)"]
 
 
-def _separator(column: Sequence[Any], label: str) -> tuple[str | None, list[Remark]]:
-    """Return what divides the classes in the cells of a label, None if nothing does; and what is to be said about the cells."""
-    cells, remarks = sorted({*_filled(column)}), list[Remark]()
-    if any(isinstance(cell, list) for cell in column):
-        return None, []
-    if strange := [*filter(_NO_CLASS.fullmatch, cells)] or cells * (not 1 < len(cells) < max(3, len(column))):
+def _about_label(column: Sequence[Any], label: str) -> Iterator[str]:
+    """Yield why the cells of a label may not be classes."""
+    cells = [] if any(isinstance(cell, list) for cell in column) else sorted({*_texts(column)})
+    if cells and ([*filter(_NO_CLASS.fullmatch, cells)] or not 1 < len(cells) < max(3, len(column))):
         rule = "are lists, fractions, all different or all the same, not like classes"
         scalar = f"(a number to predict is read by fields={{{label!r}: ('scalar', {label!r})}})"
-        remarks.append((1, f"{strange[0]!r:.40} and others in {label!r} {rule} {scalar}"))
-    for separator in (one for one in "|;, " if any(one in cell for cell in cells)):
-        counts = Counter(part for cell in cells for part in {part.strip() for part in cell.split(separator)})
-        if separator == "|" or max(counts.values()) > 1:
-            shown = "; ".join(f"{cell!r} is {cell.split(separator)}" for cell in cells if separator in cell)
-            doubt = int(separator != "|" and not counts.keys() <= {*cells})
-            rule = f"cells of {label!r} hold several classes, or one: {shown:.200} (separator=)"
-            return separator, [*remarks, (doubt, rule)]
-    return None, remarks
+        yield f"{cells[0]!r:.40} and others in {label!r} {rule} {scalar}"
+    for mark in "|;, ":
+        counts = Counter(part for cell in cells for part in {part.strip() for part in cell.split(mark)})
+        if max(counts.values(), default=0) > 1 or (mark == "|" and any(mark in cell for cell in cells)):
+            such = next(cell for cell in cells if mark in cell)
+            yield f"cells of {label!r} hold several classes, or one: {such!r} (separator={mark!r} divides them)"
 
 
-def _boxes(columns: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], Any]:
+def _boxes(columns: Columns) -> tuple[tuple[str, ...], Any]:
     """Return the columns that hold boxes, () if there are none, and their form."""
     plain = {re.sub(r"^(?:bbox|box)(?=.)(?!es$)", "", _plain(name)): name for name in reversed(columns)}
     for form, names in ((form, names.split()) for form, of_form in _BOXES for names in of_form.split(", ")):
         found = tuple(plain[name] for name in names if name in plain)
-        numbers = [[float(n) for cell in columns[name] for n in _NUMBER.findall(cell)] for name in found]
+        numbers = [[float(n) for cell in _texts(columns[name]) for n in _NUMBER.findall(cell)] for name in found]
         if len(found) == len(names) and all(numbers):
             are_shares = all(-0.01 <= number <= 1.01 for number in chain(*numbers))
             return found, f"rel_{form}" if are_shares else form
