@@ -15,20 +15,16 @@ from typing import Any, NamedTuple, TypeAlias
 from tfprep.errors import MissingDependencyError, SampleError, SourceError
 from tfprep.fields import Kind
 from tfprep.images import HASH_BITS, perceptual_hash
-from tfprep.sources.annotations import Coco, ObjectTable, Voc, Yolo
+from tfprep.sources import Archives, Arrays, Coco, Folder, Fractions, ObjectTable, Paired, Table, Video, Voc, Yolo
 from tfprep.sources.annotations.coco import CocoFile, image_file_name
-from tfprep.sources.annotations.yolo import DataYaml, images_in, label_path
-from tfprep.sources.archives import ARCHIVE_SUFFIXES, Archives, members, split_name
-from tfprep.sources.arrays import Arrays, StoredArray, stored_arrays
+from tfprep.sources.annotations.yolo import DataYaml, label_path
+from tfprep.sources.archives import ARCHIVE_SUFFIXES, members, split_name
+from tfprep.sources.arrays import StoredArray, stored_arrays
 from tfprep.sources.detection.files import FEW, Files, below, may_hold_data, splits_for, splits_of
-from tfprep.sources.folder import Folder
-from tfprep.sources.paired import Paired
 from tfprep.sources.patterns import columns_of, image_suffix, is_test, literal, split_form, split_words
 from tfprep.sources.raw import read_raw, read_whole
 from tfprep.sources.rows import BATCH_ROWS, TABLE_SUFFIXES, column_names, file_columns, rows_of
-from tfprep.sources.splits import Fractions
-from tfprep.sources.table import Table
-from tfprep.sources.video import VIDEO_SUFFIXES, Video
+from tfprep.sources.video import VIDEO_SUFFIXES
 
 Remark: TypeAlias = tuple[float, str]
 """What a user should check, and the share of samples that may be wrong: more than a few refuse the source."""
@@ -56,19 +52,14 @@ def yolo(files: Files) -> Iterator[Proposal]:
     found = list[Proposal]()
     for path in yamls:
         data = DataYaml.read(files.root, path)
-        labels_of = {
-            split: [label_path(image) for place in places for image in images_in(files.root, place, Counter())]
-            for split, places in data.places.items()
-        }
         out = {split: f"is {where!r}, which is not in this folder" for split, where in data.missing.items()}
         out |= {split: f"names the images of {twin}, and is left out" for split, twin in data.twins.items()}
-        bare = [split for split, of_split in labels_of.items() if files.hashes.isdisjoint(map(hash, of_split))]
-        out |= dict.fromkeys(bare, "has no image with labels, and is left out")
         own = tuple(split for split in data.places if split not in out)
+        source = Yolo(data=path, splits=own if own and out else None)
+        labels = [label_path(entry.files[0]) for entry in source.scan(files.root).entries]
         same = [names for names in lists if tuple(files.lines(names)) == data.names]
-        declared = [path, *same, *chain(*data.places.values(), *labels_of.values())]
         remarks = [(0, f"{path}: {split} {why}") for split, why in out.items()]
-        found.append(Proposal("yolo", Yolo(data=path, splits=own if own and out else None), declared, remarks))
+        found.append(Proposal("yolo", source, [path, *same, *labels, *chain(*data.places.values())], remarks))
     labels = [path for path in files.paths(".txt") if path not in lists and not yamls]
     labels = [path for path in labels if os.path.splitext(os.path.basename(path))[0] in files.places]
     are_objects = (_YOLO_OBJECT.fullmatch(line) for path in labels[:FEW] for line in files.lines(path))
@@ -84,14 +75,9 @@ def yolo(files: Files) -> Iterator[Proposal]:
     for proposal in found:
         listed = islice(proposal.source.scan(files.root).entries, FEW)
         few = [one for entry in listed for one in entry.values[0]["objects"]]
-        corners = {len(one["polygons"][0]) // 2 if "polygons" in one else 0 for one in few}
-        fields = ("boxes", "box_labels", *["points"] * any("points" in one for one in few))
-        if corners == {4}:
-            check = (0, "objects have four corners: if they are oriented, their boxes are those around them")
-            yield proposal._replace(remarks=[*proposal.remarks, check])
-        else:
-            fields += ("instances",) * bool(corners and 0 not in corners)
-            yield proposal._replace(source=replace(proposal.source, fields=fields))
+        further = ["points"] * any("points" in one for one in few)
+        further += ["instances"] * (bool(few) and all("polygons" in one for one in few))
+        yield proposal._replace(source=replace(proposal.source, fields=("boxes", "box_labels", *further)))
 
 
 _MOST_JSON = 1000
@@ -367,10 +353,8 @@ _GROUP = re.compile(
     re.IGNORECASE,
 )
 """Folders of images that belong together: `March`, `2024-05 holiday`, `T32TMT`, `40X`, `69000`."""
-_NUMBER_OF_CLASS = re.compile(
-    r"[cfglnst]?(?:0|[1-9]\d?)|[1-9]\d\d|n\d{8}|(?:class|type|grade|level|stage)[ _-]?\w+", re.IGNORECASE
-)
-"""Numbers of classes: `7`, `c0`, `s40`, `type_2`, WordNet's `n01440764`. `P0012`, `week_3` and `07` may be of something else."""
+_NUMBER_OF_CLASS = re.compile(r"0|[1-9]\d?|n\d{8}|[cs]\d|(?:class|type|grade)[ _-]?\w+", re.IGNORECASE)
+"""Numbers of classes: `7`, `type_2`, WordNet's `n01440764`. `P0012`, `week_3` and `07` may be of something else."""
 _BEGINNING = re.compile(r"(?:^|/)(?:([\da-f]{2,})/\1[\da-f]+|([A-Za-z])/\2[a-z]{2,}(?![a-z]).*)\.\w+$", re.IGNORECASE)
 """Files in folders of the first letters of their names, or of the first digits of their hashes."""
 _PLAIN_NUMBER = re.compile(rf"(?:(?:{_IMAGE_WORD})[ _.-]?)?(?!0\d{{4,}}$)\d+", re.IGNORECASE)
@@ -415,11 +399,9 @@ def _about_classes(files: Files, classes: Sequence[str]) -> Iterator[str]:
     """Yield why names of folders may not be classes: by their words, or as some differ in a number only."""
     if parts := [*filter(_PART.fullmatch, classes)]:
         yield f"{', '.join(parts[:3])} do not have names of classes, but of images and what belongs to them"
-    forms = {name: re.sub(r"\d+|(?<=[ _-])[A-Za-z]$|(?<=[a-z])[A-Z]$", "0", name) for name in classes}
-    counts = Counter(forms.values())
-    numbered = [name for name, form in forms.items() if counts[form] > 1]
-    numbers = sorted(map(int, filter(str.isdecimal, numbered)))
-    later = bool(numbers) and numbers[0] > 1 and numbers[-1] - numbers[0] < len(numbers)  # such as 12, 13
+    forms = [re.sub(r"\d+|(?<=[ _-])[A-Za-z]$|(?<=[a-z])[A-Z]$", "0", name) for name in classes]
+    numbered = [name for name, form in zip(classes, forms, strict=True) if forms.count(form) > 1]
+    later = numbered and min(map(int, filter(str.isdecimal, numbered)), default=0) > 1  # such as 12, 13
     if later or not all(map(_NUMBER_OF_CLASS.fullmatch, numbered)) or all(map(_GROUP.fullmatch, classes)):
         yield f"{', '.join(classes[:3])} have names of dates, patients or sequences, not of classes"
     if all(map(_BEGINNING.search, files.paths(*files.image_suffixes))):
