@@ -34,6 +34,8 @@ _SAMPLES = 24
 """Number of samples that are opened: those with the smallest hashes, which is a fair and repeatable choice."""
 _MOST_COLORS = 64
 """A mask has one color or number for each class; a picture has thousands."""
+_UNREAD = ("image without its", "image that does not fit", "sample without an image")
+"""How sources name files that they pass over, beside annotations without an image."""
 _SIDE_SEEN, _PIXELS_PER_COLOR, _DIFFERENT_COUNTS = 256, 8, 2
 
 
@@ -149,9 +151,9 @@ def _readings(files: Files, layout: str | None) -> tuple[list[Reading], list[str
             proposals.extend(rule(files))
         except TfprepError as error:
             causes.append(str(error))
-    masked = layout is None and any(one.layout == "masks" for one in proposals)  # which are not images of a class
+    masked = layout is None and any(kind == "masks" for kind, *_ in proposals)  # which are not images of a class
     for proposal in proposals:
-        if layout in (None, proposal.layout) and not (masked and proposal.layout in ("folders", "images")):
+        if layout in (None, proposal[0]) and not (masked and proposal[0] in ("folders", "images")):
             try:
                 readings.append(_accounted(proposal, files))
             except TfprepError as error:
@@ -163,14 +165,15 @@ def _readings(files: Files, layout: str | None) -> tuple[list[Reading], list[str
 
 def _accounted(proposal: Proposal, files: Files) -> Reading:
     """Return a proposal with the files that its source does not read and its rule does not explain, and all doubts about it."""
-    source, facts, remarks = _fitted(proposal.source, files)
+    layout, proposed, declared, said = proposal
+    source, facts, remarks = _fitted(proposed, files)
     if len(facts.problems) == facts.opened:
-        doubts = [text for share, text in proposal.remarks if share > _FEW_WRONG]
+        doubts = [text for share, text in said if share > _FEW_WRONG]
         such = "".join((": ", *facts.problems)[:2])
         raise SourceError("\n".join([*doubts, f"none of {facts.opened} samples that were opened can be read{such}"]))
     if ignored := sum(hash(path) in facts.used for path in files.ignored):
         raise SourceError(f"the source reads {ignored} files that --ignore names: move them out of the folder")
-    exact = {*proposal.declared}
+    exact = {*declared}
     patterns = [compile_pattern(text, "init") for text in exact.difference(files.every) if re.search("[*{]", text)]
     unread = (path for path in files.every if hash(path) not in facts.used and path not in exact)
     left = [path for path in unread if all(pattern.match_path(path) is None for pattern in patterns)]
@@ -180,8 +183,8 @@ def _accounted(proposal: Proposal, files: Files) -> Reading:
         left = [path for path in left if path not in unlabeled]
         such = listed_files(sorted(unlabeled))
         remarks.append((0, f"images of a test split have no labels, and are left out: {such}"))
-    remarks = [*proposal.remarks, *remarks, *_vetoes(source, facts, files)]
-    return Reading(proposal.layout, source, remarks, facts, sorted(left))
+    remarks = [*said, *remarks, *_vetoes(source, facts, files)]
+    return Reading(layout, source, remarks, facts, sorted(left))
 
 
 def _fitted(source: Any, files: Files) -> tuple[Any, Facts, list[Remark]]:
@@ -330,12 +333,12 @@ def _vetoes(source: Any, facts: Facts, files: Files) -> Iterator[Remark]:
         *((1, count > _FEW_WRONG * facts.splits[split],
            f"{split}: {count} of {facts.splits[split]} samples have no objects or masks; are their annotations missing?")
           for split, count in facts.empty.items()),
-        *((1, reason == ORPHAN or reason.startswith(("image without its", "image that does not fit")), f"{reason}: {count}")
+        *((1, reason == ORPHAN or reason.startswith(_UNREAD), f"{reason}: {count}")
           for reason, count in facts.tally.items()),
         (facts.unfit_masks or len(facts.problems) / facts.opened, facts.problems,
          f"the build rejects {len(facts.problems)} of {facts.opened} samples opened, such as {''.join(facts.problems[:1])}"),
         (1, len(facts.drawn) > len(few) > 0 and len(few) >= len(facts.drawn) / 4,
-         f"files such as {''.join(few[:1])} have few colors, as masks have, and others are pictures (sources.Paired reads masks)"),
+         f"files such as {''.join(few[:1])} have few colors, as masks have, and others are pictures (sources.Paired)"),
         (1, numbers and max({0, *numbers} - {255}) >= _MOST_COLORS,
          f"the masks hold {', '.join(map(str, numbers[:8]))}, ...: are these objects, depths, shades of gray or soft edges?"),
         (1, numbers in ([0, 255], [0, 65535]), "the masks hold 0 and 255, which sources.Paired makes two classes (numbers=)"),

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, islice
 from statistics import median
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from tfprep.errors import MissingDependencyError, SampleError, SourceError
 from tfprep.fields import Kind
@@ -22,24 +22,14 @@ from tfprep.sources.archives import ARCHIVE_SUFFIXES, members, split_name
 from tfprep.sources.arrays import StoredArray, stored_arrays
 from tfprep.sources.detection.files import FEW, Files, below, may_hold_data, splits_for, splits_of
 from tfprep.sources.patterns import columns_of, image_suffix, is_test, literal, split_form, split_words
-from tfprep.sources.raw import read_raw, read_whole
+from tfprep.sources.raw import read_raw
 from tfprep.sources.rows import BATCH_ROWS, TABLE_SUFFIXES, column_names, file_columns, rows_of
 from tfprep.sources.video import VIDEO_SUFFIXES
 
 Remark: TypeAlias = tuple[float, str]
 """What a user should check, and the share of samples that may be wrong: more than a few refuse the source."""
-
-
-class Proposal(NamedTuple):
-    """One way to read a folder."""
-
-    layout: str  # by its name in `tfprep.sources.detection.LAYOUTS`
-    source: Any
-    declared: Sequence[str] = ()  # patterns and paths of further files that the rule explains
-    remarks: Sequence[Remark] = ()
-
-
-# --- YOLO, COCO and Pascal VOC --------------------------------------------------------------------------------------
+Proposal: TypeAlias = tuple[str, Any, Sequence[str], Sequence[Remark]]
+"""A layout, the source that reads it, the patterns and paths of further files that the rule explains, and what is to be said."""
 
 _CLASS_NAMES = re.compile(r"(?:.*/)?(?:(?:predefined_)?classes\.txt|.*\.(?:names|labels))", re.IGNORECASE)
 _YOLO_OBJECT = re.compile(r"\d+(?:\s+[-+.\de]+){4,}", re.IGNORECASE)
@@ -49,7 +39,7 @@ def yolo(files: Files) -> Iterator[Proposal]:
     """Yield the sources of YOLO's labels: YAML files, else labels and a list of class names. SourceError if there is no list."""
     lists = [path for path in files.paths(".txt", ".names", ".labels") if _CLASS_NAMES.fullmatch(path)]
     yamls = [path for path in files.paths(".yaml", ".yml") if re.search(rb"^names\s*:", files.head(path), re.MULTILINE)]
-    found = list[Proposal]()
+    found = list[tuple[Yolo, list[str], list[Remark]]]()
     for path in yamls:
         data = DataYaml.read(files.root, path)
         out = {split: f"is {where!r}, which is not in this folder" for split, where in data.missing.items()}
@@ -58,8 +48,8 @@ def yolo(files: Files) -> Iterator[Proposal]:
         source = Yolo(data=path, splits=own if own and out else None)
         labels = [label_path(entry.files[0]) for entry in source.scan(files.root).entries]
         same = [names for names in lists if tuple(files.lines(names)) == data.names]
-        remarks = [(0, f"{path}: {split} {why}") for split, why in out.items()]
-        found.append(Proposal("yolo", source, [path, *same, *labels, *chain(*data.places.values())], remarks))
+        declared = [path, *same, *labels, *chain(*data.places.values())]
+        found.append((source, declared, [(0, f"{path}: {split} {why}") for split, why in out.items()]))
     labels = [path for path in files.paths(".txt") if path not in lists and not yamls]
     labels = [path for path in labels if os.path.splitext(os.path.basename(path))[0] in files.places]
     are_objects = (_YOLO_OBJECT.fullmatch(line) for path in labels[:FEW] for line in files.lines(path))
@@ -69,15 +59,14 @@ def yolo(files: Files) -> Iterator[Proposal]:
             raise SourceError(f"{patterns[1]} {rule}: write classes.txt with a name on each line")
         same = [path for path in lists if files.lines(path) == files.lines(lists[0])]
         # CVAT lists the images in train.txt. A further list, which may be of another split, is left over.
-        every = [path for path in files.paths(".txt") if os.path.basename(path) == "train.txt"]
+        same += [path for path in files.paths(".txt") if os.path.basename(path) == "train.txt"]
         source = Yolo(lists[0], *patterns, splits=splits_for(patterns[0]))
-        found.append(Proposal("yolo", source, [patterns[1], *same, *every, *files.paths(".data")]))
-    for proposal in found:
-        listed = islice(proposal.source.scan(files.root).entries, FEW)
-        few = [one for entry in listed for one in entry.values[0]["objects"]]
+        found.append((source, [patterns[1], *same, *files.paths(".data")], []))
+    for source, declared, remarks in found:
+        few = [one for entry in islice(source.scan(files.root).entries, FEW) for one in entry.values[0]["objects"]]
         further = ["points"] * any("points" in one for one in few)
         further += ["instances"] * (bool(few) and all("polygons" in one for one in few))
-        yield proposal._replace(source=replace(proposal.source, fields=("boxes", "box_labels", *further)))
+        yield "yolo", replace(source, fields=("boxes", "box_labels", *further)), declared, remarks
 
 
 _MOST_JSON = 1000
@@ -86,25 +75,25 @@ _MOST_JSON = 1000
 
 def coco(files: Files) -> Iterator[Proposal]:
     """Yield the sources of COCO's files; captions, panoptic segments, and key points beside other objects are side files."""
-    sides: list[str] = []
-    groups: dict[str, list[str]] = {}
+    sides, groups = list[str](), dict[str, list[str]]()
     for path in files.paths(".json")[:_MOST_JSON]:
         head = files.head(path)
-        text = read_whole(files.root / path) if re.search(rb'"(?:categories|caption|category_id)"', head) else b""
-        if b'"images"' in text and (re.search(rb'"segments_info"|"caption"\s*:', head) or b'"annotations"' not in text):
+        if b'"images"' in head and (re.search(rb'"segments_info"|"caption"\s*:', head) or b'"annotations"' not in head):
             sides += [literal(path), f"**/{literal(os.path.splitext(os.path.basename(path))[0])}/*.png"]
-        elif b'"images"' in text:
+        elif b'"images"' in head:
             groups.setdefault(split_form(path), []).append(path)
-    proposals = [_coco(files, pattern, paths) for pattern, paths in groups.items()]
-    of_objects = [one for one in proposals if "points" not in one.source.kinds()] or proposals
-    sides += [path for one in proposals if one not in of_objects for path in one.declared]
-    for proposal in of_objects:
-        yield proposal._replace(declared=(*proposal.declared, *sides))
+    sources = [_coco(files, pattern, paths) for pattern, paths in groups.items()]
+    of_objects = [one for one in sources if "points" not in one[0].fields] or sources
+    for source, remarks in of_objects:
+        sides += [
+            path for pattern in groups.keys() - {one.annotations for one, _ in of_objects} for path in groups[pattern]
+        ]
+        yield "coco", source, (*groups[source.annotations], *sides), remarks
 
 
-def _coco(files: Files, pattern: str, paths: Sequence[str]) -> Proposal:
+def _coco(files: Files, pattern: str, paths: Sequence[str]) -> tuple[Coco, list[Remark]]:
     """Return the source of COCO's files of one pattern with the fields of their annotations. SourceError without their images."""
-    places, listed, objects, remarks = set[str](), list[str](), list[Any](), list[Remark]()
+    places, listed, objects = set[str](), list[str](), list[Any]()
     for path in paths:
         images = list(CocoFile.read(files.root / path).images())
         names = [str(image_file_name(image)) for image, _ in images]
@@ -115,15 +104,13 @@ def _coco(files: Files, pattern: str, paths: Sequence[str]) -> Proposal:
     if len(places) != 1:
         raise SourceError(f"the images of {paths[0]} and {paths[1]} are in folders that differ in more than the split")
     first, drawn = [*objects, {}][0], [bool(one.get("segmentation")) for one in objects]
-    has_masks = 10 * sum(drawn) >= 9 * len(drawn) > 0
     fields = ("boxes",) * bool("bbox" in first or any(drawn[:1])) + ("box_labels",)
-    fields += ("instances",) * has_masks + ("points",) * ("keypoints" in first)
+    fields += ("instances",) * (10 * sum(drawn) >= 9 * len(drawn) > 0) + ("points",) * ("keypoints" in first)
     splits = splits_of(pattern, paths) or splits_for(pattern, images=listed)
     said = [key for image, _ in images[:1] for key, value in image.items() if split_form(str(value)) == "{split}"]
-    if isinstance(splits, Fractions) and said:
-        remarks.append((1, f"{paths[0]}: {said[0]!r} of an image may say its split, and this recipe draws new ones"))
-    source = Coco(pattern, below(places.pop(), "{file_name}"), fields=fields, splits=splits)
-    return Proposal("coco", source, paths, remarks)
+    rule = f"{paths[0]}: {said} of an image may say its split, and this recipe draws new ones"
+    remarks: list[Remark] = [(1, rule)] if said and isinstance(splits, Fractions) else []
+    return Coco(pattern, below(places.pop(), "{file_name}"), fields=fields, splits=splits), remarks
 
 
 def voc(files: Files) -> Iterator[Proposal]:
@@ -143,10 +130,8 @@ def voc(files: Files) -> Iterator[Proposal]:
         source = Voc(image, note, fields=("boxes", "box_labels", "difficult"), first_pixel=1, **given)
         sides = ("SegmentationClass/**/*", "SegmentationObject/**/*", "ImageSets/**/*.txt", "labelmap.txt")
         check = (0, "pixels are taken to be counted from 1 (first_pixel=)")
-        yield Proposal("voc", source, (note, *(below(prefix, side) for side in sides)), [check])
+        yield "voc", source, (note, *(below(prefix, side) for side in sides)), [check]
 
-
-# --- tables ---------------------------------------------------------------------------------------------------------
 
 _LABELS = {
     *("label", "labels", "class", "classes", "classname", "classid", "classlabel", "category", "categoryid", "labelname"),
@@ -232,7 +217,9 @@ def _table(
     used.update(boxes, of_boxes, texts)
     label, doubts = _label({name: cells for name, cells in columns.items() if name not in used}, bool(boxes or texts))
     used.update(label if isinstance(label, tuple) else (label,))
-    unread = [name for name, cells in columns.items() if name not in used and (_varies(cells) or not cells)]
+    unread = [
+        name for name, cells in columns.items() if name not in used and (len({*map(str, cells)}) > 1 or not cells)
+    ]
     unread = [name for name in unread if _plain(name) not in _OF_FILES]
     folders = [path.rpartition("/")[0].rpartition("/")[2] for path in images]
     if len({*map(split_form, folders)}) > 1 and folders != [*map(str, columns.get(str(label), ()))]:
@@ -255,15 +242,11 @@ def _table(
     remarks += [(0, f"images of {path} have no labels, and are left out") for path in unlabeled]
     of_tests = (_image(files, path, _columns(files, path)) for path in unlabeled)
     if label or boxes or texts or not images:
-        yield Proposal("table", source, (*kept, *unlabeled, *chain(*(one[2] for one in of_tests if one))), remarks)
+        yield "table", source, (*kept, *unlabeled, *chain(*(one[2] for one in of_tests if one))), remarks
 
 
 def _plain(column: str) -> str:
     return re.sub(r"[\W_]", "", column.rpartition(".")[2].lower())
-
-
-def _varies(cells: Sequence[Any]) -> bool:
-    return len({*map(str, cells)}) > 1
 
 
 def _texts(cells: Sequence[Any]) -> list[str]:
@@ -280,7 +263,7 @@ def _label(columns: Columns, may_lack: bool) -> tuple[Any, list[str]]:
         for name, of_column in values.items()
         if any(of_column <= pair for pair in _FLAGS) and not split_words(name)
     ]
-    varied = [name for name, cells in columns.items() if _varies(cells)]
+    varied = [name for name, cells in columns.items() if len({*map(str, cells)}) > 1]
     if varied and {*varied} <= {*flags}:
         return (tuple(flags) if len(varied) > 1 else varied[0]), []
     if may_lack or not varied:
@@ -314,27 +297,20 @@ def _boxes(columns: Columns) -> tuple[tuple[str, ...], Any]:
     return (), "xyxy"
 
 
-# --- masks and folders ------------------------------------------------------------------------------------------------
-
 _MASK_WORD = re.compile(
     r"(?:masks?|trimaps?|ann(?:o(?:t(?:ation)?)?)?s?|lab(?:els?)?|manual|seg(?:mentation)?s?|semantics?|gts?|ground[_ ]?truth"
     r"|targets?)\d*",
     re.IGNORECASE,
 )
-"""Names of masks."""
-
-
-def says_masks(path: str, image: str = "") -> bool:
-    """Return True if words of a path, beside those of the path of the images, are those of masks."""
-    words, of_image = ({*re.split(r"[/ _.*-]|\{split\}", one), *one.split("/")} for one in (path, image))
-    return any(map(_MASK_WORD.fullmatch, words - of_image))
 
 
 def masks(files: Files) -> Iterator[Proposal]:
-    """Yield sources of images with masks."""
+    """Yield sources of images with masks: in words of their paths, or as `a.png` beside `a.jpg`."""
     for image, other, _ in files.pairs:
-        if os.path.splitext(image)[0] == os.path.splitext(other)[0] or says_masks(other, image):  # `a.jpg` and `a.png`
-            yield Proposal("masks", Paired(image, other, splits=splits_for(image)))
+        words, of_image = ({*re.split(r"[/ _.*-]|\{split\}", one), *one.split("/")} for one in (other, image))
+        says_masks = any(map(_MASK_WORD.fullmatch, words - of_image)) and not re.search("flow|disp|depth", other)
+        if says_masks or os.path.splitext(image)[0] == os.path.splitext(other)[0]:
+            yield "masks", Paired(image, other, splits=splits_for(image)), (), ()
 
 
 _IMAGE_WORD = r"i(?:mage|mg)s?|photos?|pictures?|pics?|dsc"
@@ -353,8 +329,10 @@ _GROUP = re.compile(
     re.IGNORECASE,
 )
 """Folders of images that belong together: `March`, `2024-05 holiday`, `T32TMT`, `40X`, `69000`."""
-_NUMBER_OF_CLASS = re.compile(r"0|[1-9]\d?|n\d{8}|[cs]\d|(?:class|type|grade)[ _-]?\w+", re.IGNORECASE)
-"""Numbers of classes: `7`, `type_2`, WordNet's `n01440764`. `P0012`, `week_3` and `07` may be of something else."""
+_NUMBER_OF_CLASS = re.compile(
+    r"[cfglnst]?(?:0|[1-9]\d?)|[1-9]\d\d|n\d{8}|(?:class|type|grade|level|stage)[ _-]?\w+", re.I
+)
+"""Numbers of classes: `7`, `c0`, `s40`, `type_2`, WordNet's `n01440764`. `P0012`, `week_3` and `07` may be of something else."""
 _BEGINNING = re.compile(r"(?:^|/)(?:([\da-f]{2,})/\1[\da-f]+|([A-Za-z])/\2[a-z]{2,}(?![a-z]).*)\.\w+$", re.IGNORECASE)
 """Files in folders of the first letters of their names, or of the first digits of their hashes."""
 _PLAIN_NUMBER = re.compile(rf"(?:(?:{_IMAGE_WORD})[ _.-]?)?(?!0\d{{4,}}$)\d+", re.IGNORECASE)
@@ -371,47 +349,48 @@ def folders(files: Files) -> Iterator[Proposal]:
     deepest = max((folder.count("/") for folder in files.image_folders), default=0)
     # A folder of a test split may have no classes.
     inner = [folder for folder in files.image_folders if not (is_test(folder) and folder.count("/") < deepest)]
-    columns = columns_of(inner) if inner else None
     patterns, doubts = list[str](), list[str]()
-    if columns is None:
+    columns = columns_of(inner)
+    if columns is None and inner:
         doubts = [f"images are in folders of several depths: {', '.join(sorted(inner, key=len)[:3])}, ..."]
-        start = f"{literal(prefix)}/" if "" not in inner and (prefix := os.path.commonpath(inner or [""])) else ""
-        patterns = [f"{start}{{label}}/**", f"{start}**/{{label}}/*", f"{start}**"] if inner else []
-    else:
+        start = f"{literal(prefix)}/" if "" not in inner and (prefix := os.path.commonpath(inner)) else ""
+        patterns = [f"{start}{{label}}/**", f"{start}**/{{label}}/*", f"{start}**"]
+    elif columns is not None:
         places = [place for place, (form, _) in enumerate(columns) if not form]
-        doubts = [*_about_pairs(files)]
+        doubts = [*_about_pairs(files), *(_about_classes(files, columns[places[0]][1]) if len(places) == 1 else ())]
         if len(places) > 1:
             doubts.append(f"there are folders in folders ({', '.join(inner[:3])}); which are the classes?")
-        doubts += _about_classes(files, sorted({*columns[places[0]][1]})) if len(places) == 1 else []
-        places += [] if places and not doubts else [-1]  # no level is the class
-        for place in places:
+        for place in [*places, *([] if places and not doubts else [-1])]:  # -1: no level is the class
             levels = [form or ("{label}" if at == place else "*") for at, (form, _) in enumerate(columns)]
             patterns.append("/".join([*levels, "**" if place >= 0 and inner == files.image_folders else "*"]))
     for pattern in dict.fromkeys(patterns):
         by_class = "{label}" in pattern
-        source = Folder(pattern, splits=splits_for(pattern, by_class))
         unlabeled = [] if by_class else ["no folder or file says the classes of these images; their names may"]
-        remarks = [(1, doubt) for doubt in (*doubts, *unlabeled)]
-        yield Proposal("folders" if by_class else "images", source, remarks=remarks)
+        source = Folder(pattern, splits=splits_for(pattern, by_class))
+        yield "folders" if by_class else "images", source, (), [(1, doubt) for doubt in (*doubts, *unlabeled)]
 
 
-def _about_classes(files: Files, classes: Sequence[str]) -> Iterator[str]:
+def _about_classes(files: Files, folders: Sequence[str]) -> Iterator[str]:
     """Yield why names of folders may not be classes: by their words, or as some differ in a number only."""
+    classes = sorted({*folders})
+    such = ", ".join(classes[:3])
     if parts := [*filter(_PART.fullmatch, classes)]:
         yield f"{', '.join(parts[:3])} do not have names of classes, but of images and what belongs to them"
-    forms = [re.sub(r"\d+|(?<=[ _-])[A-Za-z]$|(?<=[a-z])[A-Z]$", "0", name) for name in classes]
-    numbered = [name for name, form in zip(classes, forms, strict=True) if forms.count(form) > 1]
+    forms = {name: re.sub(r"\d+|(?<=[ _-])[A-Za-z]$|(?<=[a-z])[A-Z]$", "0", name) for name in classes}
+    counts = Counter(forms.values())
+    numbered = [name for name, form in forms.items() if counts[form] > 1]
     later = numbered and min(map(int, filter(str.isdecimal, numbered)), default=0) > 1  # such as 12, 13
     if later or not all(map(_NUMBER_OF_CLASS.fullmatch, numbered)) or all(map(_GROUP.fullmatch, classes)):
-        yield f"{', '.join(classes[:3])} have names of dates, patients or sequences, not of classes"
+        yield f"{such} have names of dates, patients or sequences, not of classes"
     if all(map(_BEGINNING.search, files.paths(*files.image_suffixes))):
-        yield f"{', '.join(classes[:3])} are the beginnings of the names inside, as shards of an archive are"
+        yield f"{such} are the beginnings of the names inside, as shards of an archive are"
 
 
 def _about_pairs(files: Files) -> Iterator[str]:
     """Yield the doubt that names correspond, as those of views of one image do, if the names of their folders are taken out.
-    Files may be numbered in each folder."""
-    bare, names, looked = dict[str, str](), {*files.paths(*files.image_suffixes)}, 0
+    Files may be numbered in each folder, unless they look alike, or like inverted copies."""
+    names = dict.fromkeys(files.paths(*files.image_suffixes))
+    bare, looked = dict[str, str](), 0
     for path in names:
         folder, slash, name = path.rpartition("/")
         word = re.escape(folder.rpartition("/")[2])
@@ -422,31 +401,19 @@ def _about_pairs(files: Files) -> Iterator[str]:
         stems = (os.path.splitext(os.path.basename(path))[0] for path in whole)
         is_numbered = os.path.dirname(image) != os.path.dirname(other) and all(map(_PLAIN_NUMBER.fullmatch, stems))
         looked += is_numbered
-        places = [(bare.get(one, one), bare.get(two, two)) for one, two in pairs[:_SAMPLED]]
-        if not is_numbered or (looked <= _SAMPLED and _show_one_scene(files, places)):
+        bits = list[int]()
+        with suppress(SampleError, MissingDependencyError):
+            for both in pairs[:_SAMPLED] if is_numbered and looked <= _SAMPLED and image_suffix(pairs[0][0]) else ():
+                one, two = (perceptual_hash(read_raw(files.root, bare.get(path, path))) for path in both)
+                bits.append((one ^ two).bit_count())
+        if not is_numbered or (bits and median(min(n, HASH_BITS - n) for n in bits) < _ONE_SCENE_BITS):
             rule = f"{' and '.join(sorted((image, other)))} have names that correspond"
             yield f"{rule}, as images and what belongs to them have"
             return
 
 
-def _show_one_scene(files: Files, pairs: Sequence[tuple[str, str]]) -> bool:
-    """Return True if images of one name look alike, or like inverted copies, as views of one scene do."""
-    distances = []
-    with suppress(SampleError, MissingDependencyError):
-        for both in pairs if image_suffix(pairs[0][0]) else ():
-            one, other = (perceptual_hash(read_raw(files.root, path)) for path in both)
-            bits = (one ^ other).bit_count()
-            distances.append(min(bits, HASH_BITS - bits))
-    return bool(distances) and median(distances) < _ONE_SCENE_BITS
-
-
-# --- archives, videos and arrays ----------------------------------------------------------------------------------------
-
 _ARCHIVES_READ, _MEMBERS_READ = 8, 20_000
 """Number of archives that are listed, and of members of each: a tar file of a million takes 50 s."""
-_ARRAY_OF_CLASSES = re.compile(r"label|class|target|categor|(?<![A-Za-z])y(?![A-Za-z])", re.IGNORECASE)
-_EVERY = 25
-"""Frames from one that is taken to the next: about one for each second."""
 
 
 def archives(files: Files) -> Iterator[Proposal]:
@@ -457,43 +424,33 @@ def archives(files: Files) -> Iterator[Proposal]:
     paths = next(filter(None, map(files.paths, ARCHIVE_SUFFIXES)), [])
     read = (islice(members(files.root / path, Counter()), _MEMBERS_READ) for path in paths[:_ARCHIVES_READ])
     names = [*dict.fromkeys(member.name.removeprefix("./") for of_archive in read for member in of_archive)]
-    names = [name for name in names if may_hold_data(os.path.basename(name))]
     inside = [name for name in names if image_suffix(name)]
     if not inside:
         return
     pattern = re.sub(r"\d+", "*", split_form(paths[0]))
-    endings: dict[str, set[str]] = {}
-    for stem, ending in (split_name(name) for name in names):
-        endings.setdefault(stem, set()).add(ending.lower())
-    every = sorted(set[str]().union(*endings.values()))
-    images = tuple(one for one in every if one.count(".") == one.startswith("image.") and image_suffix(f"x.{one}"))
-    masks = [one for one in every if image_suffix(f"x.{one}") and says_masks(one.rpartition(".")[0])][:1]
-    label = next((one for one in every if one.rpartition(".")[2] == "cls"), None)
+    endings = sorted({split_name(name)[1].lower() for name in names})
+    images = tuple(one for one in endings if one.count(".") == one.startswith("image.") and image_suffix(f"x.{one}"))
+    masks = [one for one in endings if image_suffix(f"x.{one}") and _MASK_WORD.fullmatch(one.rpartition(".")[0])]
     fields: dict[str, tuple[Kind, str]] = {"mask": ("mask", masks[0])} if masks else {}
-    fields |= (
-        {"text": ("text", "txt")}
-        if any("txt" in of_stem and {*images} & of_stem for of_stem in endings.values())
-        else {}
-    )
-    remarks: list[Remark] = [(0, "members .json are not read; they may hold labels")] if "json" in every else []
+    fields |= {"text": ("text", "txt")} if "txt" in endings and paths[0].endswith(".tar") else {}
+    label = next((one for one in endings if one.rpartition(".")[2] == "cls"), None)
     if images and (label or fields):  # as WebDataset's
-        known = {*images, label, *(ending for _, ending in fields.values()), "key.txt", "json"}
-        alone = (of_stem for of_stem in endings.values() if of_stem.isdisjoint(images))
-        unknown = ({*every} - known).union(*alone)
         source = Archives(pattern, images, label, fields=fields, splits=splits_for(pattern, label is not None))
-        found = [Proposal("archives", source, (pattern,), remarks)]
-    else:
-        unknown = {os.path.splitext(name)[1] for name in {*names}.difference(inside)}
-        found = []
-        for _, folder, _, doubts in folders(Files(files.root / paths[0], inside)):
-            of_archive = pattern.replace("{split}", "*") if "{split}" in folder.image else pattern
-            splits = None if "{split}" in folder.image else splits_for(pattern, "label" in folder.kinds())
-            source = Archives(of_archive, members=folder.image if folder.image != "*" else None, splits=splits)
-            found.append(Proposal("archives", source, (pattern,), doubts))
-    if unknown:
-        rule = f"holds further files ({', '.join(sorted(unknown)[:6])}): unpack it, and run init on the folder"
-        found = [one._replace(remarks=[(1, f"{paths[0]} {rule}"), *one.remarks]) for one in found]
-    yield from found
+        yield "archives", source, (pattern,), ()
+        return
+    further = {
+        os.path.splitext(name)[1] for name in names if name not in inside and may_hold_data(os.path.basename(name))
+    }
+    rule = f"{paths[0]} holds further files ({', '.join(sorted(further)[:6])}): unpack it, and run init on the folder"
+    for _, folder, _, doubts in folders(Files(files.root / paths[0], inside)):
+        of_archive = pattern.replace("{split}", "*") if "{split}" in folder.image else pattern
+        splits = None if "{split}" in folder.image else splits_for(pattern, "label" in folder.kinds())
+        source = Archives(of_archive, members=folder.image if folder.image != "*" else None, splits=splits)
+        yield "archives", source, (pattern,), [*doubts, *([(1, rule)] if further else [])]
+
+
+_EVERY = 25
+"""Frames from one that is taken to the next: about one for each second."""
 
 
 def videos(files: Files) -> Iterator[Proposal]:
@@ -502,9 +459,7 @@ def videos(files: Files) -> Iterator[Proposal]:
         for _, folder, _, doubts in folders(replace(files, image_suffixes=(suffix,))):
             pattern = folder.image + "/*" * folder.image.endswith("**") + suffix
             check = (0, f"one of {_EVERY} frames is taken (every=)")
-            yield Proposal(
-                "videos", Video(pattern, every=_EVERY, splits=splits_for(pattern)), (pattern,), (*doubts, check)
-            )
+            yield "videos", Video(pattern, every=_EVERY, splits=splits_for(pattern)), (pattern,), (*doubts, check)
 
 
 def arrays(files: Files) -> Iterator[Proposal]:
@@ -524,12 +479,12 @@ def arrays(files: Files) -> Iterator[Proposal]:
     # [N, H, W] or [N, H, W, C]. Other orders of the axes need channels_first=.
     shape = forms[images[0]][0].shape if images else ()
     is_image = shape[3:] in ((), (1,), (3,), (4,)) and len(shape) > 2 and not {*shape[1:3]} & {1, 3, 4}
-    certain = is_image and len(images) == 1 and len(labels) < 2 and all(map(_ARRAY_OF_CLASSES.search, labels))
+    named = all(re.search(r"(?i)label|class|target|categor|(?<![a-z])y(?![a-z])", form) for form in labels)
     shapes = ", ".join(f"{one.name} {one.dtype} {list(one.shape)}" for of_form in forms.values() for one in of_form[:2])
-    if certain:
+    if is_image and named and len(images) == 1 and len(labels) < 2:
         source = Arrays(images[0], next(iter(labels), None), splits=splits_for(images[0], bool(labels)))
         check = (0, f"the arrays are {shapes}: each row of {images[0]} is an image")
-        yield Proposal("arrays", source, [text.partition(":")[0] for text in texts], [check])
+        yield "arrays", source, [text.partition(":")[0] for text in texts], [check]
     elif forms:
         rule = "nothing says which array holds images [N, H, W] or [N, H, W, C] of at most 4 channels, and which their classes"
         raise SourceError(f"{rule}: {shapes}; write the recipe with sources.Arrays (channels_first=)")
