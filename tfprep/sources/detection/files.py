@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +11,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
+from posixpath import join, normpath
 from typing import TypeAlias
 
 from tfprep.errors import SourceError
@@ -61,7 +61,7 @@ class Files:
         every: list[str] = []
         ignored: list[str] = []
         for folder, names in folders_in(root):
-            for path in (below(folder, name) for name in names if may_hold_data(name)):
+            for path in (join(folder, name) for name in names if may_hold_data(name)):
                 (ignored if any(fnmatchcase(path, pattern) for pattern in ignore) else every).append(path)
         return Files(root, sorted(every, key=lambda path: path.count("/")), ignored)
 
@@ -130,15 +130,15 @@ class Files:
                 for at in range(len(name), 0 if endings else len(name) - 1, -1):
                     places = self.places.get(name[:at], ()) if _ENDING.fullmatch(name[at:]) else ()
                     for image in places[:_MOST_PLACES]:
-                        paths = below(image[0], name[:at] + image[1]), below(other[0], name + other[1])
+                        paths = join(image[0], name[:at] + image[1]), join(other[0], name + other[1])
                         fitting.setdefault((image, name[at:]), []).append(paths)
             for (image, end), both in fitting.items():
                 apart = {*image[0].split("/")}.difference(other[0].split("/"))
                 belong = len(apart) <= 1 and split_words(image[0]) == split_words(other[0])
                 if belong and (end or image != other) and 3 * len(both) >= len(some):
                     suffix = image[1].lower() if image[0] == other[0] else ""  # else images may have several
-                    form = below(split_form(image[0]), f"*{suffix}")
-                    of_other = below(split_form(other[0]), f"*{literal(end)}{other[1].lower()}")
+                    form = join(split_form(image[0]), f"*{suffix}")
+                    of_other = join(split_form(other[0]), f"*{literal(end)}{other[1].lower()}")
                     found.setdefault((form, of_other), []).extend(both)
         return [(*patterns, both) for patterns, both in found.items()]
 
@@ -158,14 +158,9 @@ class Files:
         return [line.strip() for line in text.splitlines() if line.strip()]
 
     def image_place(self, names: Sequence[str], path: str, what: str) -> str:
-        """Return the folder in which nine in ten of the images with these names are.
-
-        Of several it is that of `path`, or the one with the same words for splits, or the nearest to the root.
-
-        Raises:
-            SourceError: There is none; the message names images that `what` and that are missing.
-        """
-        few = [posixpath.normpath(name.replace("\\", "/")) for name in names[:FEW]]
+        """Return the folder with nine in ten of the images of these names: that of `path`, or the one with the same words for
+        splits, or the nearest to the root. SourceError if there is none; it names images that `what` and that are missing."""
+        few = [normpath(name.replace("\\", "/")) for name in names[:FEW]]
         found = [self.folders_above(name) for name in few]
         own, words = path.rpartition("/")[0], split_words(path)
         if places := [place for place, count in Counter(chain(*found)).items() if 10 * count >= 9 * len(few)]:
@@ -178,11 +173,6 @@ class Files:
 def may_hold_data(name: str) -> bool:
     """Return True if a file may hold samples or annotations, by its name."""
     return os.path.splitext(name)[1].lower() not in _NO_DATA and not _NOTES.fullmatch(name)
-
-
-def below(folder: str, name: str) -> str:
-    """Return the path of a file in a folder, relative to the root."""
-    return f"{folder}/{name}" if folder else name
 
 
 def splits_for(pattern: str, labeled: bool = False, images: Iterable[str] = ()) -> Fractions | str | None:

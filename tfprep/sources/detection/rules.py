@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, islice
+from posixpath import join
 from statistics import median
 from typing import Any, TypeAlias
 
@@ -20,7 +21,7 @@ from tfprep.sources.annotations.coco import CocoFile, image_file_name
 from tfprep.sources.annotations.yolo import DataYaml, label_path
 from tfprep.sources.archives import ARCHIVE_SUFFIXES, members, split_name
 from tfprep.sources.arrays import StoredArray, stored_arrays
-from tfprep.sources.detection.files import FEW, Files, below, may_hold_data, splits_for, splits_of
+from tfprep.sources.detection.files import FEW, Files, may_hold_data, splits_for, splits_of
 from tfprep.sources.patterns import columns_of, image_suffix, is_test, literal, split_form, split_words
 from tfprep.sources.raw import read_raw
 from tfprep.sources.rows import BATCH_ROWS, TABLE_SUFFIXES, column_names, file_columns, rows_of
@@ -98,7 +99,7 @@ def _coco(files: Files, pattern: str, paths: Sequence[str]) -> tuple[Coco, list[
         images = list(CocoFile.read(files.root / path).images())
         names = [str(image_file_name(image)) for image, _ in images]
         place = files.image_place(names, path, "it lists")
-        listed += [below(place, name) for name in names]
+        listed += [join(place, name) for name in names]
         places.add(split_form(place) if {*split_words(place)} == {*split_words(path)} else literal(place))
         objects += [one for _, of_image in images for one in of_image if isinstance(one, dict)]
     if len(places) != 1:
@@ -110,7 +111,7 @@ def _coco(files: Files, pattern: str, paths: Sequence[str]) -> tuple[Coco, list[
     said = [key for image, _ in images[:1] for key, value in image.items() if split_form(str(value)) == "{split}"]
     rule = f"{paths[0]}: {said} of an image may say its split, and this recipe draws new ones"
     remarks: list[Remark] = [(1, rule)] if said and isinstance(splits, Fractions) else []
-    return Coco(pattern, below(places.pop(), "{file_name}"), fields=fields, splits=splits), remarks
+    return Coco(pattern, join(places.pop(), "{file_name}"), fields=fields, splits=splits), remarks
 
 
 def voc(files: Files) -> Iterator[Proposal]:
@@ -123,14 +124,14 @@ def voc(files: Files) -> Iterator[Proposal]:
     if patterns := replace(files, every=photos).beside(notes) if notes and is_voc else None:
         image, note = patterns
         prefix = note.rpartition("/")[0].rpartition("/")[0]
-        start = below(prefix, "ImageSets/Main/")
+        start = join(prefix, "ImageSets/Main/")
         lists = [os.path.basename(path)[:-4] for path in files.paths(".txt") if path.startswith(start)]
         own = tuple(name for name in lists if split_form(name) == "{split}" and name != "trainval")
         given = {"sets": f"{start}{{split}}.txt", "splits": own or None} if lists else {"splits": splits_for(image)}
         source = Voc(image, note, fields=("boxes", "box_labels", "difficult"), first_pixel=1, **given)
         sides = ("SegmentationClass/**/*", "SegmentationObject/**/*", "ImageSets/**/*.txt", "labelmap.txt")
         check = (0, "pixels are taken to be counted from 1 (first_pixel=)")
-        yield "voc", source, (note, *(below(prefix, side) for side in sides)), [check]
+        yield "voc", source, (note, *(join(prefix, side) for side in sides)), [check]
 
 
 _LABELS = {
@@ -162,10 +163,10 @@ def tables(files: Files) -> Iterator[Proposal]:
         shards = re.sub(r"\d+(?=-of-|\.parquet)|(?<=-of-)\d+", "*", path)  # of one split
         grouped.setdefault(split_form(shards), []).append(path)
     for pattern, paths in grouped.items():
-        first = next((path for path in paths if "train" in "".join(split_words(path))), paths[0])
-        columns = _columns(files, first)
-        if (found := _image(files, first, columns)) is not None:
-            yield from _table(files, pattern, [first, *(path for path in paths if path != first)], columns, *found)
+        paths.sort(key=lambda path: "train" not in "".join(split_words(path)))
+        columns = _columns(files, paths[0])
+        if (found := _image(files, paths[0], columns)) is not None:
+            yield from _table(files, pattern, paths, columns, *found)
 
 
 def _columns(files: Files, path: str) -> Columns:
@@ -186,8 +187,8 @@ def _image(files: Files, path: str, columns: Columns) -> tuple[str, str, list[st
         for suffix in ("", *sorted({suffix for _, suffix in files.images})) if few else ():
             try:
                 place = files.image_place([f"{cell}{suffix}" for cell in few], path, f"{column!r} names")
-                image = below(literal(place), f"{{{column}}}{suffix}") if place or suffix else column
-                found.append((not are_files, column, image, [below(place, f"{cell}{suffix}") for cell in cells]))
+                image = join(literal(place), f"{{{column}}}{suffix}") if place or suffix else column
+                found.append((not are_files, column, image, [join(place, f"{cell}{suffix}") for cell in cells]))
             except SourceError:
                 if are_files and not suffix and files.images:
                     raise
@@ -199,6 +200,7 @@ def _table(
 ) -> Iterator[Proposal]:
     """Yield the source of the tables of one pattern, unless they hold nothing about their images. Each column that varies is the
     split, boxes, the label or a text, or the table is doubtful."""
+    varied = [name for name, cells in columns.items() if len({*map(str, cells)}) > 1 or not cells]
     kept = [path for path in paths if columns.keys() <= {*column_names(files.root / path)}]
     unlabeled = [path for path in paths if path not in kept and is_test(path)]
     place, slash, name = image.rpartition("/")
@@ -215,12 +217,10 @@ def _table(
     of_boxes = [name for name in columns if nested and re.search("categor|objects.label", name.lower())][:1]
     texts = [name for name in columns if name.lower() in ("text", "caption")]
     used.update(boxes, of_boxes, texts)
-    label, doubts = _label({name: cells for name, cells in columns.items() if name not in used}, bool(boxes or texts))
+    rest = {name: _texts(cells) for name, cells in columns.items() if name not in used}
+    label, doubts = _label(rest, [name for name in varied if name in rest], bool(boxes or texts))
     used.update(label if isinstance(label, tuple) else (label,))
-    unread = [
-        name for name, cells in columns.items() if name not in used and (len({*map(str, cells)}) > 1 or not cells)
-    ]
-    unread = [name for name in unread if _plain(name) not in _OF_FILES]
+    unread = [name for name in varied if name not in used and _plain(name) not in _OF_FILES]
     folders = [path.rpartition("/")[0].rpartition("/")[2] for path in images]
     if len({*map(split_form, folders)}) > 1 and folders != [*map(str, columns.get(str(label), ()))]:
         unread.append(f"the folders, such as {folders[0]}")
@@ -253,17 +253,12 @@ def _texts(cells: Sequence[Any]) -> list[str]:
     return [str(cell).strip() for cell in cells if cell not in (None, "")]
 
 
-def _label(columns: Columns, may_lack: bool) -> tuple[Any, list[str]]:
+def _label(columns: Mapping[str, Sequence[str]], varied: Sequence[str], may_lack: bool) -> tuple[Any, list[str]]:
     """Return the column of the label by its name, else columns of 1 and 0, None if there are none; and what is doubtful."""
     if named := [name for name in columns if _plain(name) in _LABELS and "." not in name]:
-        return min(named, key=lambda name: all(map(_NUMBER.fullmatch, _texts(columns[name])))), []
-    values = {name: {cell.lower().removesuffix(".0") for cell in _texts(cells)} for name, cells in columns.items()}
-    flags = [
-        name
-        for name, of_column in values.items()
-        if any(of_column <= pair for pair in _FLAGS) and not split_words(name)
-    ]
-    varied = [name for name, cells in columns.items() if len({*map(str, cells)}) > 1]
+        return min(named, key=lambda name: all(map(_NUMBER.fullmatch, columns[name]))), []
+    said = {name: {cell.lower().removesuffix(".0") for cell in cells} for name, cells in columns.items()}
+    flags = [name for name in said if any(said[name] <= pair for pair in _FLAGS) and not split_words(name)]
     if varied and {*varied} <= {*flags}:
         return (tuple(flags) if len(varied) > 1 else varied[0]), []
     if may_lack or not varied:
@@ -325,9 +320,8 @@ _PART = re.compile(rf"(?:{_PARTS})(?:[ _-]+(?:{_PARTS}))*[ _-]?\d*", re.IGNORECA
 """Words for images, for what belongs to them, or for what was done to them: folders with such names are not classes."""
 _GROUP = re.compile(
     r"(?:jan|feb|mar|apr|may|june?|july?|aug|sep|oct|nov|dec)[a-z]*(?:\W?\d+)?|[a-z]+day|new folder.*"
-    r"|(?:19|20)\d\d.*|t?\d\d[a-z]{3}|\d+x|\d{4,}|[\da-f]{8}[\da-f-]*",
-    re.IGNORECASE,
-)
+    r"|(?:19|20)\d\d.*|t?\d\d[a-z]{3}|\d+x|\d{4,}|[\da-f]{8}[\da-f-]*", re.IGNORECASE
+)  # fmt: skip
 """Folders of images that belong together: `March`, `2024-05 holiday`, `T32TMT`, `40X`, `69000`."""
 _NUMBER_OF_CLASS = re.compile(
     r"[cfglnst]?(?:0|[1-9]\d?)|[1-9]\d\d|n\d{8}|(?:class|type|grade|level|stage)[ _-]?\w+", re.I
