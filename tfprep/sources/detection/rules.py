@@ -316,15 +316,14 @@ _PARTS = (
     r"|(?:patient|subject|scan|session|sequence|seq|video|visit|plot)s?[ _-]*\d+|before|after|pre|post"
     r"|clean|clear|noisy|haz[ey]|blur(?:red|ry)?|sharp|low|high|gray|grey|colou?r|original|augmented|resized|cropped|processed"
 )
-_PART = re.compile(rf"(?:{_PARTS})(?:[ _-]+(?:{_PARTS}))*[ _-]?\d*", re.IGNORECASE)
-"""Words for images, for what belongs to them, or for what was done to them: folders with such names are not classes."""
-_GROUP = re.compile(
-    r"(?:jan|feb|mar|apr|may|june?|july?|aug|sep|oct|nov|dec)[a-z]*(?:\W?\d+)?|[a-z]+day|new folder.*"
-    r"|(?:19|20)\d\d.*|t?\d\d[a-z]{3}|\d+x|\d{4,}|[\da-f]{8}[\da-f-]*", re.IGNORECASE
+_PART = re.compile(
+    rf"(?:{_PARTS})(?:[ _-]+(?:{_PARTS}))*[ _-]?\d*|(?:jan|feb|mar|apr|may|june?|july?|aug|sep|oct|nov|dec)[a-z]*(?:\W?\d+)?"
+    r"|[a-z]+day|new folder.*|(?:19|20)\d\d.*|t?\d\d[a-z]{3}|\d+x|\d{4,}|[\da-f]{8}[\da-f-]*", re.IGNORECASE
 )  # fmt: skip
-"""Folders of images that belong together: `March`, `2024-05 holiday`, `T32TMT`, `40X`, `69000`."""
+"""Names of folders of images, of what belongs to them, or of images of one time or place: `masks`, `March`, `2024-05 holiday`,
+`T32TMT`, `40X`, `69000`. They are not classes."""
 _NUMBER_OF_CLASS = re.compile(
-    r"[cfglnst]?(?:0|[1-9]\d?)|[1-9]\d\d|n\d{8}|(?:class|type|grade|level|stage)[ _-]?\w+", re.I
+    r"[cfglnst]?(?:0|[1-9]\d?)|[1-9]\d\d|n\d{8}|(?:class|type|grade|stage)[ _-]?\w+", re.IGNORECASE
 )
 """Numbers of classes: `7`, `c0`, `s40`, `type_2`, WordNet's `n01440764`. `P0012`, `week_3` and `07` may be of something else."""
 _BEGINNING = re.compile(r"(?:^|/)(?:([\da-f]{2,})/\1[\da-f]+|([A-Za-z])/\2[a-z]{2,}(?![a-z]).*)\.\w+$", re.IGNORECASE)
@@ -351,7 +350,21 @@ def folders(files: Files) -> Iterator[Proposal]:
         patterns = [f"{start}{{label}}/**", f"{start}**/{{label}}/*", f"{start}**"]
     elif columns is not None:
         places = [place for place, (form, _) in enumerate(columns) if not form]
-        doubts = [*_about_pairs(files), *(_about_classes(files, columns[places[0]][1]) if len(places) == 1 else ())]
+        doubts = [*_about_pairs(files)]
+        classes = sorted({*columns[places[0]][1]}) if len(places) == 1 else []
+        form_of = {name: re.sub(r"\d+|(?<=[ _-])[A-Za-z]$|(?<=[a-z])[A-Z]$", "0", name) for name in classes}
+        counts = Counter(form_of.values())
+        numbered = [name for name, form in form_of.items() if counts[form] > 1]
+        later = numbered and min(map(int, filter(str.isdecimal, numbered)), default=0) > 1  # such as 12, 13
+        odd = [*filter(_PART.fullmatch, classes)] or numbered * bool(
+            later or not all(map(_NUMBER_OF_CLASS.fullmatch, numbered))
+        )
+        if odd:
+            doubts.append(f"{', '.join(odd[:3])} have names of images, dates, patients or sequences, not of classes")
+        if all(map(_BEGINNING.search, files.paths(*files.image_suffixes))):
+            doubts.append(
+                f"{', '.join(classes[:3])} are the beginnings of the names inside, as shards of an archive are"
+            )
         if len(places) > 1:
             doubts.append(f"there are folders in folders ({', '.join(inner[:3])}); which are the classes?")
         for place in [*places, *([] if places and not doubts else [-1])]:  # -1: no level is the class
@@ -362,22 +375,6 @@ def folders(files: Files) -> Iterator[Proposal]:
         unlabeled = [] if by_class else ["no folder or file says the classes of these images; their names may"]
         source = Folder(pattern, splits=splits_for(pattern, by_class))
         yield "folders" if by_class else "images", source, (), [(1, doubt) for doubt in (*doubts, *unlabeled)]
-
-
-def _about_classes(files: Files, folders: Sequence[str]) -> Iterator[str]:
-    """Yield why names of folders may not be classes: by their words, or as some differ in a number only."""
-    classes = sorted({*folders})
-    such = ", ".join(classes[:3])
-    if parts := [*filter(_PART.fullmatch, classes)]:
-        yield f"{', '.join(parts[:3])} do not have names of classes, but of images and what belongs to them"
-    forms = {name: re.sub(r"\d+|(?<=[ _-])[A-Za-z]$|(?<=[a-z])[A-Z]$", "0", name) for name in classes}
-    counts = Counter(forms.values())
-    numbered = [name for name, form in forms.items() if counts[form] > 1]
-    later = numbered and min(map(int, filter(str.isdecimal, numbered)), default=0) > 1  # such as 12, 13
-    if later or not all(map(_NUMBER_OF_CLASS.fullmatch, numbered)) or all(map(_GROUP.fullmatch, classes)):
-        yield f"{such} have names of dates, patients or sequences, not of classes"
-    if all(map(_BEGINNING.search, files.paths(*files.image_suffixes))):
-        yield f"{such} are the beginnings of the names inside, as shards of an archive are"
 
 
 def _about_pairs(files: Files) -> Iterator[str]:
