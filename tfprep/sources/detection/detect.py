@@ -122,7 +122,21 @@ def detect(folder: Path, layout: str | None = None, ignore: Sequence[str] = ()) 
         NotRecognized: No source fits, or several do.
     """
     files = Files.of(folder, ignore)
-    readings, causes = _readings(files, layout)
+    proposals, readings, causes = list[Proposal](), list[Reading](), list[str]()
+    for rule in RULES:
+        try:
+            proposals.extend(rule(files))
+        except TfprepError as error:
+            causes.append(str(error))
+    masked = layout is None and any(kind == "masks" for kind, *_ in proposals)  # which are not images of a class
+    for kind, *proposal in proposals:
+        if layout in (None, kind) and not (masked and kind in ("folders", "images")):
+            try:
+                readings.append(_accounted(files, kind, *proposal))
+            except TfprepError as error:
+                causes.append(str(error))
+    if layout is not None:
+        readings = [replace(one, remarks=[(0, text) for _, text in one.remarks]) for one in readings]
     accepted = [one for one in readings if not one.doubts and not one.left]
     if len(accepted) == 1:
         return accepted[0]
@@ -143,30 +157,9 @@ def detect(folder: Path, layout: str | None = None, ignore: Sequence[str] = ()) 
     raise NotRecognized("\n".join(dict.fromkeys(causes)), nearest[:_MOST_READINGS])
 
 
-def _readings(files: Files, layout: str | None) -> tuple[list[Reading], list[str]]:
-    """Return the sources that fit the folder, with what they leave over and what is doubtful, and why others do not fit it."""
-    proposals, readings, causes = list[Proposal](), list[Reading](), list[str]()
-    for rule in RULES:
-        try:
-            proposals.extend(rule(files))
-        except TfprepError as error:
-            causes.append(str(error))
-    masked = layout is None and any(kind == "masks" for kind, *_ in proposals)  # which are not images of a class
-    for proposal in proposals:
-        if layout in (None, proposal[0]) and not (masked and proposal[0] in ("folders", "images")):
-            try:
-                readings.append(_accounted(proposal, files))
-            except TfprepError as error:
-                causes.append(str(error))
-    if layout is not None:
-        readings = [replace(one, remarks=[(0, text) for _, text in one.remarks]) for one in readings]
-    return readings, causes
-
-
-def _accounted(proposal: Proposal, files: Files) -> Reading:
+def _accounted(files: Files, layout: str, source: Any, declared: Sequence[str], said: Sequence[Remark]) -> Reading:
     """Return a proposal with the files that its source does not read and its rule does not explain, and all doubts about it."""
-    layout, proposed, declared, said = proposal
-    source, facts, remarks = _fitted(proposed, files)
+    source, facts, remarks = _fitted(source, files)
     if len(facts.problems) == facts.opened:
         doubts = [text for share, text in said if share > _FEW_WRONG]
         such = "".join((": ", *facts.problems)[:2])
@@ -177,8 +170,8 @@ def _accounted(proposal: Proposal, files: Files) -> Reading:
     patterns = [compile_pattern(text, "init") for text in exact.difference(files.every) if re.search("[*{]", text)]
     unread = (path for path in files.every if hash(path) not in facts.used and path not in exact)
     left = [path for path in unread if all(pattern.match_path(path) is None for pattern in patterns)]
-    of_tests = {one for one in files.image_folders if is_test(one) and facts.splits.keys().isdisjoint(one.split("/"))}
-    unlabeled = {path for path in left if image_suffix(path) and path.rpartition("/")[0] in of_tests}
+    of_tests = (path for path in left if image_suffix(path) and is_test(path.rpartition("/")[0]))
+    unlabeled = {path for path in of_tests if facts.splits.keys().isdisjoint(path.split("/"))}
     if unlabeled and not any(unlabeled.issuperset(couple) for _, _, pairs in files.pairs for couple in pairs):  # masks
         left = [path for path in left if path not in unlabeled]
         such = listed_files(sorted(unlabeled))

@@ -21,7 +21,7 @@ from tfprep.sources.splits import Fractions
 
 FEW = 64
 """Number of names, lines or rows that decide what a file holds."""
-_HEAD_BYTES = 1 << 16
+_HEAD_BYTES = 1 << 20
 _MOST_FOLDERS, _MOST_PLACES = 500, 8
 """Number of folders whose names are compared with others, and of others with the same name."""
 _NO_DATA = frozenset((
@@ -42,8 +42,8 @@ _ENDING = re.compile(r"(?:\D.*[A-Za-z].*|[A-Za-z].*)?")
 
 Group: TypeAlias = tuple[str, str]
 """A folder and a suffix, for the files that have both."""
-Pair: TypeAlias = tuple[str, str, list[tuple[str, str]]]
-"""A pattern of images, that of other files named after them, and the paths of some images, each with that of its other file."""
+Pairs: TypeAlias = list[tuple[str, str, list[tuple[str, str]]]]
+"""Patterns of images, those of other files named after them, and the paths of some images, each with that of its other file."""
 
 
 @dataclass(frozen=True)
@@ -88,11 +88,6 @@ class Files:
         return _groups(self.paths(*self.image_suffixes))
 
     @cached_property
-    def image_folders(self) -> list[str]:
-        """The folders with images."""
-        return sorted({folder for folder, _ in self.images})
-
-    @cached_property
     def places(self) -> dict[str, tuple[Group, ...]]:
         """Where there are images, by their stems."""
         places: dict[str, tuple[Group, ...]] = {}
@@ -110,7 +105,7 @@ class Files:
         return [folder.removesuffix(inner).strip("/") for folder in folders if folder.endswith(inner)]
 
     @cached_property
-    def pairs(self) -> list[Pair]:
+    def pairs(self) -> Pairs:
         """The images that have the names of others, or with one ending more, as masks have."""
         return self._named_after_images(self.images, endings=True)
 
@@ -120,7 +115,7 @@ class Files:
         found = {(os.path.splitext(image)[0], note) for image, note, _ in pairs}
         return found.pop() if len(found) == 1 else None
 
-    def _named_after_images(self, others: Mapping[Group, Sequence[str]], endings: bool) -> list[Pair]:
+    def _named_after_images(self, others: Mapping[Group, Sequence[str]], endings: bool) -> Pairs:
         """Return other files with their images, in one folder or in two of one split whose paths differ in one name."""
         found: dict[tuple[str, str], list[tuple[str, str]]] = {}
         for other in [*others][:: 1 + len(others) // _MOST_FOLDERS]:
@@ -143,12 +138,10 @@ class Files:
         return [(*patterns, both) for patterns, both in found.items()]
 
     def head(self, path: str) -> bytes:
-        """Return the beginning and the end of a file; b"" if it cannot be read."""
+        """Return the beginning of a file; b"" if it cannot be read."""
         try:
             with open_raw(self.root / path) as file:
-                start = file.read(_HEAD_BYTES)
-                file.seek(max(len(start), os.fstat(file.fileno()).st_size - _HEAD_BYTES))
-                return start + file.read(_HEAD_BYTES)
+                return file.read(_HEAD_BYTES)
         except OSError:
             return b""
 

@@ -32,6 +32,10 @@ Remark: TypeAlias = tuple[float, str]
 Proposal: TypeAlias = tuple[str, Any, Sequence[str], Sequence[Remark]]
 """A layout, the source that reads it, the patterns and paths of further files that the rule explains, and what is to be said."""
 
+_MOST_JSON, _ARCHIVES_READ, _MEMBERS_READ = 1000, 8, 20_000
+"""Number of files that are opened: COCO has a few, LabelMe one for each image; a tar file of a million members takes 50 s."""
+_EVERY = 25
+"""Frames from one that is taken to the next: about one for each second."""
 _CLASS_NAMES = re.compile(r"(?:.*/)?(?:(?:predefined_)?classes\.txt|.*\.(?:names|labels))", re.IGNORECASE)
 _YOLO_OBJECT = re.compile(r"\d+(?:\s+[-+.\de]+){4,}", re.IGNORECASE)
 
@@ -68,10 +72,6 @@ def yolo(files: Files) -> Iterator[Proposal]:
         further = ["points"] * any("points" in one for one in few)
         further += ["instances"] * (bool(few) and all("polygons" in one for one in few))
         yield "yolo", replace(source, fields=("boxes", "box_labels", *further)), declared, remarks
-
-
-_MOST_JSON = 1000
-"""Number of JSON files that are opened: COCO has a few, LabelMe has one for each image."""
 
 
 def coco(files: Files) -> Iterator[Proposal]:
@@ -339,9 +339,11 @@ def folders(files: Files) -> Iterator[Proposal]:
 
     Where folders are doubtful, there is a source for each reading.
     """
-    deepest = max((folder.count("/") for folder in files.image_folders), default=0)
-    # A folder of a test split may have no classes.
-    inner = [folder for folder in files.image_folders if not (is_test(folder) and folder.count("/") < deepest)]
+    every = sorted({folder for folder, _ in files.images})
+    deepest = max((folder.count("/") for folder in every), default=0)
+    inner = [
+        folder for folder in every if folder.count("/") == deepest or not is_test(folder)
+    ]  # which may have no classes
     patterns, doubts = list[str](), list[str]()
     columns = columns_of(inner)
     if columns is None and inner:
@@ -369,7 +371,7 @@ def folders(files: Files) -> Iterator[Proposal]:
             doubts.append(f"there are folders in folders ({', '.join(inner[:3])}); which are the classes?")
         for place in [*places, *([] if places and not doubts else [-1])]:  # -1: no level is the class
             levels = [form or ("{label}" if at == place else "*") for at, (form, _) in enumerate(columns)]
-            patterns.append("/".join([*levels, "**" if place >= 0 and inner == files.image_folders else "*"]))
+            patterns.append("/".join([*levels, "**" if place >= 0 and inner == every else "*"]))
     for pattern in dict.fromkeys(patterns):
         by_class = "{label}" in pattern
         unlabeled = [] if by_class else ["no folder or file says the classes of these images; their names may"]
@@ -403,10 +405,6 @@ def _about_pairs(files: Files) -> Iterator[str]:
             return
 
 
-_ARCHIVES_READ, _MEMBERS_READ = 8, 20_000
-"""Number of archives that are listed, and of members of each: a tar file of a million takes 50 s."""
-
-
 def archives(files: Files) -> Iterator[Proposal]:
     """Yield the source of tar or zip files with images, with the classes and splits that names inside of them give.
     SourceError if one cannot be read."""
@@ -438,10 +436,6 @@ def archives(files: Files) -> Iterator[Proposal]:
         splits = None if "{split}" in folder.image else splits_for(pattern, "label" in folder.kinds())
         source = Archives(of_archive, members=folder.image if folder.image != "*" else None, splits=splits)
         yield "archives", source, (pattern,), [*doubts, *([(1, rule)] if further else [])]
-
-
-_EVERY = 25
-"""Frames from one that is taken to the next: about one for each second."""
 
 
 def videos(files: Files) -> Iterator[Proposal]:
