@@ -34,8 +34,8 @@ _SAMPLES = 24
 """Number of samples that are opened: those with the smallest hashes, which is a fair and repeatable choice."""
 _MOST_COLORS = 64
 """A mask has one color or number for each class; a picture has thousands."""
-_UNREAD = ("image without its", "image that does not fit", "sample without an image")
-"""How sources name files that they pass over, beside annotations without an image."""
+_UNREAD = (ORPHAN, "image without its", "image that does not fit", "sample without an image")
+"""How sources name files that they pass over."""
 _SIDE_SEEN, _PIXELS_PER_COLOR, _DIFFERENT_COUNTS = 256, 8, 2
 
 
@@ -64,20 +64,6 @@ class Facts:
     palettes: set[bytes] = field(default_factory=set)  # of masks whose numbers are not changed
     copies: int = 0  # number of images that another split has too, with the same name and bytes
 
-    def lines(self) -> list[str]:
-        """Return the facts in words, one line for each."""
-        further = [f"{name} ({kind})" for name, kind in self.kinds.items() if name not in ("image", *self.labels)]
-        by_area = sorted(self.sizes, key=lambda size: size[0] * size[1])
-        sizes = dict.fromkeys(f"{width} x {height}" for height, width in (*by_area[:1], *by_area[-1:]))
-        lines = [f"{sum(self.splits.values())} samples: {_counted(self.splits)}"]
-        lines += [f"{name}: {len(counts)} classes: {_counted(counts)}" for name, counts in self.labels.items()]
-        lines += [f"further fields: {', '.join(further)}"] if further else []
-        lines += [f"image sizes, {len(self.sizes)} opened: {' to '.join(sizes)}"] if sizes else []
-        lines += ["images are not 8-bit RGB, and are stored without loss"] if self.deep else []
-        for name, numbers in self.mask_numbers.items():
-            lines.append(f"{name}: class numbers {', '.join(map(str, sorted(numbers)))} in the masks opened")
-        return lines + [f"{reason}: {count}" for reason, count in self.tally.items()]
-
 
 @dataclass(frozen=True)
 class Reading:
@@ -96,7 +82,19 @@ class Reading:
 
     def lines(self) -> list[str]:
         """Return the source, the facts, and what should be checked, one line for each."""
-        return [repr(self.source), *self.facts.lines(), *(f"check: {text}" for _, text in self.remarks)]
+        facts = self.facts
+        further = [f"{name} ({kind})" for name, kind in facts.kinds.items() if name not in ("image", *facts.labels)]
+        by_area = sorted(facts.sizes, key=lambda size: size[0] * size[1])
+        sizes = dict.fromkeys(f"{width} x {height}" for height, width in (*by_area[:1], *by_area[-1:]))
+        lines = [repr(self.source), f"{facts.splits.total()} samples: {_counted(facts.splits)}"]
+        lines += [f"{name}: {len(counts)} classes: {_counted(counts)}" for name, counts in facts.labels.items()]
+        lines += [f"further fields: {', '.join(further)}"] if further else []
+        lines += [f"image sizes, {len(facts.sizes)} opened: {' to '.join(sizes)}"] if sizes else []
+        lines += ["images are not 8-bit RGB, and are stored without loss"] if facts.deep else []
+        for name, numbers in facts.mask_numbers.items():
+            lines.append(f"{name}: class numbers {', '.join(map(str, sorted(numbers)))} in the masks opened")
+        lines += [f"{reason}: {count}" for reason, count in facts.tally.items()]
+        return [*lines, *(f"check: {text}" for _, text in self.remarks)]
 
 
 class NotRecognized(SourceError):
@@ -269,7 +267,10 @@ def _open(facts: Facts, source: Source, root: Path, listing: Listing, entry: Ent
     decoded |= {name: decoder.decode(raw, size) for name, decoder in decoders.items()}
     if image in decoded:
         facts.deep |= decoded[image].dtype != np.uint8 or decoded[image].shape[2] != 3
-        facts.drawn[entry.key] = not images.is_jpeg(raw.get("image", b"")) and _has_few_colors(decoded[image])
+        step = 1 + max(decoded[image].shape[:2]) // _SIDE_SEEN
+        seen = decoded[image][::step, ::step].reshape(-1, decoded[image].shape[2])
+        few = len(np.unique(seen, axis=0)) <= min(_MOST_COLORS, len(seen) // _PIXELS_PER_COLOR)
+        facts.drawn[entry.key] = few and not images.is_jpeg(raw.get("image", b""))
     for name, numbers in facts.mask_numbers.items():
         facts.unfit_masks += 1  # if this fails
         if isinstance(raw.get(name), bytes) and images.is_jpeg(raw[name]):
@@ -286,38 +287,29 @@ def _open(facts: Facts, source: Source, root: Path, listing: Listing, entry: Ent
                 facts.palettes.add(bytes(image_of_mask.getpalette() or ()))
 
 
-def _has_few_colors(pixels: Array) -> bool:
-    """Return True if an image has few colors or numbers, as masks have."""
-    height, width, channels = pixels.shape
-    few = pixels[:: 1 + height // _SIDE_SEEN, :: 1 + width // _SIDE_SEEN].reshape(-1, channels)
-    return len(np.unique(few, axis=0)) <= min(_MOST_COLORS, len(few) // _PIXELS_PER_COLOR)
-
-
 def _vetoes(source: Any, facts: Facts, files: Files) -> Iterator[Remark]:
     """Yield what is to be said about any source, each with the share of samples that may be wrong; 0 is a check."""
-    draws, total = isinstance(source.splits, Fractions), sum(facts.splits.values())
-    trains = [split for split in facts.splits if not is_test(split)]
-    words, names = facts.folder_words, facts.file_words
-    if len(names) > 1 and sum(names.values()) == total:  # a word in some names, as of a train on rails, says nothing
+    draws, total, splits = isinstance(source.splits, Fractions), facts.splits.total(), ", ".join(facts.splits)
+    words, names, dropped = facts.folder_words, facts.file_words, len(facts.dropped)
+    if len(names) > 1 and names.total() == total:  # a word in some names, as of a train on rails, says nothing
         words = words | names
-    said, dropped = " and ".join(sorted(words)), len(facts.dropped)
     few = [path for path, drawn in facts.drawn.items() if drawn] * isinstance(source, Folder | Archives)
     numbers, ends = sorted({*chain(*facts.masks)}), {of_mask[-1] for of_mask in facts.masks} - {0}
     of_objects = all({0, *one} == {*range(one[-1] + 1)} for one in facts.masks) and len(ends) > _DIFFERENT_COUNTS
     in_train = set[str]().union(*(of_split for split, of_split in facts.classes.items() if "train" in split.lower()))
+    strange = {split: sorted(classes - in_train)[:3] for split, classes in facts.classes.items() if in_train}
+    wrong = f"{len(facts.problems)} of {facts.opened} samples opened, such as {''.join(facts.problems[:1])}"
     for share, applies, text in (
         (1, draws and files.paths(".dcm"), "DICOM files of one patient may get into two splits (group_by='PatientID')"),
-        (1, draws and (len(words) > 1 or 0 < sum(words.values()) < total),
-         f"names say {said}, and this recipe draws new splits from all of them"),
-        (1, draws and re.search(rb"^configs:", files.head("README.md"), re.MULTILINE),
-         "configs: in README.md may say the splits of Hugging Face, and this recipe draws new ones"),
-        (0, not draws and len(facts.splits) == 1, f"all samples are in the split {''.join(facts.splits)}"),
-        (1, len(trains) > 1 and any(re.search("train[_-]?val", split, re.IGNORECASE) for split in trains),
-         f"images of {', '.join(facts.splits)} may be in two splits (splits= takes some of them)"),
+        (1, draws and (len(words) > 1 or 0 < words.total() < total),
+         f"names say {' and '.join(sorted(words))}, and this recipe draws new splits from all of them"),
+        (1, draws and re.search(rb"(?m)^configs:", files.head("README.md")), "configs: in README.md may say the splits"),
+        (0, not draws and len(facts.splits) == 1, f"all samples are in the split {splits}; none is left for another"),
+        (1, re.search("(?i)train[_-]?val", splits) and sum(not is_test(split) for split in facts.splits) > 1,
+         f"images of {splits} may be in two splits (splits= takes some of them)"),
         (1, facts.copies, f"{facts.copies} of {facts.opened} images opened are in two splits, with the same name and bytes"),
-        *((int("{label}" in repr(source)), in_train and of_split - in_train,
-           f"{split} has the classes {', '.join(sorted(of_split - in_train)[:3])}, which train does not have")
-          for split, of_split in facts.classes.items()),
+        *((int("{label}" in repr(source)), of_split, f"{split} has the classes {', '.join(of_split)}, which train does not have")
+          for split, of_split in strange.items()),
         (0, "boxes" in facts.kinds and hasattr(source, "box_format"),
          f"boxes are taken for {getattr(source, 'box_format', '')} (box_format=)"),
         (0, files.ignored, f"{len(files.ignored)} files are left out by --ignore"),
@@ -326,10 +318,8 @@ def _vetoes(source: Any, facts: Facts, files: Files) -> Iterator[Remark]:
         *((1, count > _FEW_WRONG * facts.splits[split],
            f"{split}: {count} of {facts.splits[split]} samples have no objects or masks; are their annotations missing?")
           for split, count in facts.empty.items()),
-        *((1, reason == ORPHAN or reason.startswith(_UNREAD), f"{reason}: {count}")
-          for reason, count in facts.tally.items()),
-        (facts.unfit_masks or len(facts.problems) / facts.opened, facts.problems,
-         f"the build rejects {len(facts.problems)} of {facts.opened} samples opened, such as {''.join(facts.problems[:1])}"),
+        *((1, reason.startswith(_UNREAD), f"{reason}: {count}") for reason, count in facts.tally.items()),
+        (facts.unfit_masks or len(facts.problems) / facts.opened, facts.problems, f"the build rejects {wrong}"),
         (1, len(facts.drawn) > len(few) > 0 and len(few) >= len(facts.drawn) / 4,
          f"files such as {''.join(few[:1])} have few colors, as masks have, and others are pictures (sources.Paired)"),
         (1, numbers and max({0, *numbers} - {255}) >= _MOST_COLORS,
@@ -337,8 +327,7 @@ def _vetoes(source: Any, facts: Facts, files: Files) -> Iterator[Remark]:
         (1, numbers in ([0, 255], [0, 65535]), "the masks hold 0 and 255, which sources.Paired makes two classes (numbers=)"),
         (1, of_objects, f"each mask holds 1, 2, 3, ... up to another number, at most {max(ends, default=0)}, as numbers of "
          "objects do; numbers={0: 0, None: 1} makes them one class"),
-        (1, len(facts.palettes) > 1, "the palettes of the masks differ, so that a number may stand for two classes: write "
-         "masks with one palette, or without"),
+        (1, len(facts.palettes) > 1, "the palettes of the masks differ, so that a number may stand for two classes"),
     ):  # fmt: skip
         if applies:
             yield share, text
@@ -357,6 +346,6 @@ def listed_files(paths: Sequence[str]) -> str:
     return ", ".join(paths) if len(paths) <= _NAMED else f"{len(paths)} files: {listing}{more}"
 
 
-def _counted(counts: Mapping[str, int]) -> str:
-    listing = ", ".join(f"{name} {count}" for name, count in list(counts.items())[:_SHOWN])
+def _counted(counts: Counter[str]) -> str:
+    listing = ", ".join(f"{name} {count}" for name, count in [*counts.items()][:_SHOWN])
     return listing + (f", … ({len(counts) - _SHOWN} more)" if len(counts) > _SHOWN else "")

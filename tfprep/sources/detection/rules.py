@@ -217,15 +217,15 @@ def _table(
     of_boxes = [name for name in columns if nested and re.search("categor|objects.label", name.lower())][:1]
     texts = [name for name in columns if name.lower() in ("text", "caption")]
     used.update(boxes, of_boxes, texts)
-    rest = {name: _texts(cells) for name, cells in columns.items() if name not in used}
-    label, doubts = _label(rest, [name for name in varied if name in rest], bool(boxes or texts))
+    of_rows = bool(boxes and not nested)  # a row for each object
+    rest = {name: cells for name, cells in columns.items() if name not in used}
+    label, doubts = _label(rest, [name for name in varied if name in rest], of_rows, bool(boxes or texts))
     used.update(label if isinstance(label, tuple) else (label,))
     unread = [name for name in varied if name not in used and _plain(name) not in _OF_FILES]
     folders = [path.rpartition("/")[0].rpartition("/")[2] for path in images]
     if len({*map(split_form, folders)}) > 1 and folders != [*map(str, columns.get(str(label), ()))]:
         unread.append(f"the folders, such as {folders[0]}")
     doubts += [f"not read: {', '.join(unread)} (label=, fields=)"] if unread else []
-    of_rows = bool(boxes and not nested)  # a row for each object
     options: dict[str, Any] = {"splits": splits or splits_for(table, label is not None and not of_rows, images)}
     options |= {"box_format": form} if boxes else {}
     source: Any
@@ -236,7 +236,6 @@ def _table(
         fields: dict[str, tuple[Kind, str]] = {name: ("text", name) for name in texts}
         fields |= {"boxes": ("boxes", boxes[0])} if nested else {}
         fields |= {"box_labels": ("label", of_boxes[0])} if of_boxes else {}
-        doubts += _about_label(columns[label], label) if isinstance(label, str) else []
         source = Table(table, image, label, fields, **options)
     remarks = [(1, f"{paths[0]}: {doubt:.400}") for doubt in doubts]
     remarks += [(0, f"images of {path} have no labels, and are left out") for path in unlabeled]
@@ -253,31 +252,26 @@ def _texts(cells: Sequence[Any]) -> list[str]:
     return [str(cell).strip() for cell in cells if cell not in (None, "")]
 
 
-def _label(columns: Mapping[str, Sequence[str]], varied: Sequence[str], may_lack: bool) -> tuple[Any, list[str]]:
+def _label(columns: Columns, varied: Sequence[str], of_rows: bool, may_lack: bool) -> tuple[Any, list[str]]:
     """Return the column of the label by its name, else columns of 1 and 0, None if there are none; and what is doubtful."""
-    if named := [name for name in columns if _plain(name) in _LABELS and "." not in name]:
-        return min(named, key=lambda name: all(map(_NUMBER.fullmatch, columns[name]))), []
-    said = {name: {cell.lower().removesuffix(".0") for cell in cells} for name, cells in columns.items()}
-    flags = [name for name in said if any(said[name] <= pair for pair in _FLAGS) and not split_words(name)]
-    if varied and {*varied} <= {*flags}:
+    texts = {name: _texts(cells) for name, cells in columns.items()}
+    named = [name for name in columns if _plain(name) in _LABELS and "." not in name]
+    values = {name: {cell.lower().removesuffix(".0") for cell in cells} for name, cells in texts.items()}
+    flags = [name for name in values if any(values[name] <= pair for pair in _FLAGS) and not split_words(name)]
+    if not named and varied and {*varied} <= {*flags}:
         return (tuple(flags) if len(varied) > 1 else varied[0]), []
-    if may_lack or not varied:
+    if not (named or varied) or (may_lack and not named):
         return None, []
-    return varied[0], [f"no column has the name of a label; it may be {varied[0]} (label=)"]
-
-
-def _about_label(column: Sequence[Any], label: str) -> Iterator[str]:
-    """Yield why the cells of a label may not be classes."""
-    cells = [] if any(isinstance(cell, list) for cell in column) else sorted({*_texts(column)})
-    if cells and ([*filter(_NO_CLASS.fullmatch, cells)] or not 1 < len(cells) < max(3, len(column))):
-        rule = "are lists, fractions, all different or all the same, not like classes"
+    label = min(named or varied[:1], key=lambda name: all(map(_NUMBER.fullmatch, texts[name])))
+    doubts = [] if named else [f"no column has the name of a label; it may be {label} (label=)"]
+    classes = [] if of_rows or any(isinstance(cell, list) for cell in columns[label]) else sorted({*texts[label]})
+    odd = [*filter(_NO_CLASS.fullmatch, classes)] or classes * (not 1 < len(classes) < max(3, len(texts[label])))
+    parts = Counter(part for name in classes for part in {*re.split("[|;, ]+", name)})
+    if odd := odd or [name for name in classes if "|" in name or parts.most_common(1)[0][1] > 1]:
+        rule = "are lists, fractions, several classes (separator=), all different or all the same, not like classes"
         scalar = f"(a number to predict is read by fields={{{label!r}: ('scalar', {label!r})}})"
-        yield f"{cells[0]!r:.40} and others in {label!r} {rule} {scalar}"
-    for mark in "|;, ":
-        counts = Counter(part for cell in cells for part in {part.strip() for part in cell.split(mark)})
-        if max(counts.values(), default=0) > 1 or (mark == "|" and any(mark in cell for cell in cells)):
-            such = next(cell for cell in cells if mark in cell)
-            yield f"cells of {label!r} hold several classes, or one: {such!r} (separator={mark!r} divides them)"
+        doubts.append(f"{odd[0]!r:.40} and others in {label!r} {rule} {scalar}")
+    return label, doubts
 
 
 def _boxes(columns: Columns) -> tuple[tuple[str, ...], Any]:
