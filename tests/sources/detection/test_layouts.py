@@ -21,8 +21,7 @@ from tests.sources.test_pixels import dicom
 from tfprep.builder import BuildOptions
 from tfprep.errors import SourceError
 from tfprep.recipe.template import recognized
-from tfprep.sources.detection.detect import detect
-from tfprep.sources.detection.detect import Reading
+from tfprep.sources.detection.detect import Reading, detect
 from tfprep.sources.raw import parse_reference
 from tfprep.sources.source import read_files
 
@@ -165,7 +164,7 @@ READ: list[tuple[str, str | dict[str, str], Any]] = [
     ("img_dir/train/a# img_dir/val/b# ann_dir/train/a#=0,1,2 ann_dir/val/b#=0,1,2", "img_dir/{split}/*", (0, 1, 2)),
     ("train/a# train_masks/a#=0,1 test/b#", {"train/*": "train"}, (0, 1)),
     ("images/Image_0#L labels/Image_0#L_1st_manual=0,1", "images/*", (0, 1)),
-    ("im/# t.csv=rows:im/:file,class~id,labels:NAME,FLAG,LABEL", "im/*", a_or_b),
+    ("im/# t.csv=rows:im/:id,is_a:STEM,FLAG", "im/*", lambda number: str(number % 2)),
     ("train/a#.png val/b#.png trainannot/a#=0,11 valannot/b#=0,11", "{split}/*", (0, 11)),
     ("images/a# images/t# train.csv=rows:images/a:image_id,a,b:STEM,FLAGS test.csv=rows:images/t:image_id:STEM "
      "a_submission.csv=rows:images/t:image_id,a:STEM,1",
@@ -176,8 +175,7 @@ READ: list[tuple[str, str | dict[str, str], Any]] = [
      "{split}/*", OBJECTS),
     ("images/a# l.csv=rows:images/:filename,width,height,class,xmin,ymin,xmax,ymax:"
      "NAME,56,40,cat,14,10,42,30;NAME,56,40,dog,14,10,42,30", "images/*", [("cat", BOX), ("dog", BOX)]),
-    ("part_1/a# part_2/b# metadata.csv=rows::image_id,dx:STEM,LABEL", "part_*/*", a_or_b),
-    ("images/a# images/b# train.csv=rows:images/:image,labels:STEM,TAGS", "images/*", lambda number: TAGS[number].split()),
+    ("cat/cat.# dog/dog.#", "{label}/*", None),
     ("im/# t.csv=rows:im/:image,label,ml_use:im/NAME,LABEL,SPLIT",  # as AutoML's
      {"im/[01].jpg": "training", "im/[23].jpg": "testing"}, a_or_b),
 ]  # fmt: skip
@@ -295,21 +293,26 @@ def one_mask_of_another_size(root: Path) -> None:
 REFUSED: dict[Callable[[Path], None] | str, str] = {
     "images/# labels.json=coco:images/:cut": "labels.json, line 1, column .*not whole JSON",
     "im/train/a# im/val/b# x/train.json=coco:im/train/ x/val.json=coco:im/val/ x/all.json=coco:im/": "no source reads x/all.json",
-    "im/# t.csv=rows:im/:image,class,category:NAME,TAGS,LABEL": r"several columns may be the label \(class, category\)",
+    "im/# t.csv=rows:im/:file,class~id,labels:NAME,FLAG,LABEL": "not read: class id",
+    "im/# im/a# t.csv=rows:im/:id,label,Lesion~ID:STEM,LABEL,FLAG": "not read: Lesion ID",
+    'cat/a# dog/b# metadata.jsonl=rows:::{"file_name":"PATH","text":"one","kind":"LABEL"}': "not read: kind",
+    "a/# b/# t.csv=rows::file,label:PATH,LABEL": "not read: the folders, such as a",
+    "im/# t.csv=rows:im/:name,cell,xmin,ymin,xmax,ymax:NAME,3,14,10,42,30;NAME,7,1,1,9,9": "not read: cell",
+    "rain/street_rain rain/park-rain clean/clean~street clean/park": "have names that correspond",
     "images/a# images/b# labels.json=coco:images/:flat": "2 annotations are dropped, such as annotation 0: a bbox is",
-    "images/# labels.json=coco:images/:subset": "'subset' of an image may say its split, and this recipe draws new ones",
+    "images/# labels.json=coco:images/:subset": "'subset'. of an image may say its split, and this recipe draws new ones",
     slices: "DICOM files of one patient may get into two splits",
-    parquet_of_edges: "the images of 'conditioning' may be masks, or depths, edges",
-    "cat/a# dog/b# README.md=configs": "configs: in README.md may say the splits of Hugging Face",
+    parquet_of_edges: "not read: conditioning",
+    "cat/a# dog/b# README.md=configs": "configs: in README.md may say the splits",
     "image/#.png mask/#=0,1,2 depth/#=edges": "no source reads 4 files",
     "im/#.png mk/#=0,255 t.csv=rows:im/:image,mask:im/NAME,mk/NAME": "no source reads t.csv",
-    "im/# t.csv=rows:im/::NAME,3,4,9,9,cat": "the first line names '0.jpg'",
-    "im/# t.csv=rows:im/:image,label,x1,y1,x2,y2,x3,y3:NAME,cat,1,1,9,1,9,9": "x1, y1, x2, y2, x3, y3 are points or corners",
-    "im/# t.csv=rows:im/:image,tags:NAME,LABEL~cat": "cells of 'tags' hold several classes, or one: 'a cat' is",
+    "im/# t.csv=rows:im/::NAME,LABEL": "no source reads im/0.jpg",
+    "im/# t.csv=rows:im/:image,label,x1,y1,x2,y2,x3,y3:NAME,cat,1,1,9,1,9,FLAG": "not read: y3",
+    "im/# t.csv=rows:im/:image,tags:NAME,LABEL~cat": "'a cat' and others in 'tags' are .* several classes",
     "images/a# labels/a#.txt=line train.txt=rows:images/::./images/NAME data.yaml=lists labels/more.txt=line":
         "no source reads labels/more.txt",
     "im/a# im/a#.txt=line im/b# im/b#.txt=line x.names=names valid.txt=rows:im/b::data/NAME": "no source reads valid.txt",
-    "images/# masks/#=palettes0,1": "the palettes of masks/\\*.png differ",
+    "images/# masks/#=palettes0,1": "the palettes of the masks differ",
     "PNGImages/# PNGImages/a# PedMasks/#_mask=objects PedMasks/a#_mask=objects":
         "each mask holds 1, 2, 3, ... up to another number, at most 3, as numbers of objects do",
     "images/# masks/#=edges": "the masks hold 0, 4, 8, .* soft edges",
@@ -317,7 +320,7 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     "images/a# masks/a#=rgb0,9": "a mask has one channel of class numbers, this one is RGB",
     copies_in_two_splits: "6 of 19 images opened are in two splits, with the same name and bytes",
     "images/b# masks/b#=0,1 images/c# masks/c#=0,1 masks/a0=0,1 masks/a1=0,1": "no source reads masks/a0.png, masks/a1.png",
-    "im/a# im/b# t.csv=rows:im/:one,other,label:NAME,OTHER,LABEL": "im/{one} and im/{other} name different images",
+    "im/a# im/b# t.csv=rows:im/:one,other,label:NAME,OTHER,LABEL": "not read: other",
     "im/# t.csv=rows:im/:image,labels:NAME,['LABEL']": "others in 'labels' are lists",
     one_mask_of_another_size: "rejects 1 of 12 samples opened, such as .*mask is 9 x 9, and its image 56 x 40",
     zip_of_coco: "train.zip holds further files \\(.json, .txt\\): unpack it",
@@ -326,13 +329,13 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     "train_# testA_# train_#_anno=0,1 testA_#_anno=0,1": "names say test and train, and this recipe draws new splits",
     "pear/a#_rgb pear/a#_part=0,1 plum/b#_rgb plum/b#_part=0,1": "have few colors, as masks have",
     "im/# t.csv=rows:im/:image,label:NAME,0.25": "'0.25' and others in 'label' are .* fractions",
-    "im/# t.csv=rows:im/:image,class,outline:NAME,LABEL,[[1.5~2]~[3~FLAG]]": "not read: outline, which may hold masks",
+    "im/# t.csv=rows:im/:image,class,outline:NAME,LABEL,[[1.5~2]~[3~FLAG]]": "not read: outline",
     "cat/a# dog/b# of.db=line": "no source reads of.db",
     "im/a# ex/b0 ex/b1 t.csv=rows:im/a:image,label:NAME,LABEL": "no source reads ex/b0.jpg, ex/b1.jpg",
-    "im/# t.csv=rows:im/:image,label,is_train:NAME,LABEL,FLAG": "the column 'is_train' may say the splits",
+    "im/# t.csv=rows:im/:image,label,is_train:NAME,LABEL,FLAG": "not read: is_train",
     "im/# t.csv=rows:im/:image,patient_id:NAME,LABEL": "no column has the name of a label; it may be patient_id",
     "x/a# y/a#": r"x/\* and y/\*.jpg have names that correspond|x/\*.jpg and y/\* have names that correspond",
-    "left/a# left/b# right/a# right/b#": "left, right do not have names of classes",
+    "left/a# left/b# right/a# right/b#": "left, right have names of images, dates",
     "ball/0000# car/0000# car/00004": r"ball/.* and car/.* have names that correspond",
     "train/cat/a# train/dog/b# extra/c#": "images are in folders of several depths: extra",
     "train/cat/a# train/dog/b# val/emu/c#": "val has the classes emu, which train does not have",
@@ -340,13 +343,13 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     "animal/cat/a# animal/dog/b# plant/rose/c#": "there are folders in folders",
     "train_val/cat/a# train_val/dog/b# val/cat/c# val/dog/d#": "images of train_val, val may be in two splits",
     "train/cat.# train/dog.#": "no folder or file says the classes of these images; their names may",
-    "patient1/a# patient2/b# cam_b/c# cam_c/d#": "have names of dates, patients or sequences",
-    "01/a# 02/b# 10/c#": "01, 02, 10 have names of dates, patients or sequences",
-    "12/a# 13/b#": "12, 13 have names of dates, patients or sequences",
+    "patient1/a# patient2/b# cam_b/c# cam_c/d#": "have names of images, dates, patients or sequences",
+    "01/a# 02/b# 10/c#": "01, 02, 10 have names of images, dates, patients or sequences",
+    "12/a# 13/b#": "12, 13 have names of images, dates, patients or sequences",
     "March/a# May~2020/b# 2019-05~Rome/d# 40X/e# 0a1b2c3d/f# 69000/g# T32TMT/h# New~folder/i#":
-        "have names of dates, patients or sequences",
-    "hazy_imgs/a# clear_imgs/b# patient1/c#": "clear_imgs, hazy_imgs, patient1 do not have names of classes",
-    "v_Run_g01_c01/a# v_Run_g01_c02/b# v_Walk_g02_c01/c#": "have names of dates, patients or sequences",
+        "have names of images, dates, patients or sequences",
+    "hazy_imgs/a# clear_imgs/b# patient1/c#": "clear_imgs, hazy_imgs, patient1 have names of images",
+    "v_Run_g01_c01/a# v_Run_g01_c02/b# v_Walk_g02_c01/c#": "have names of images, dates, patients or sequences",
     "0a/0a1# 1b/1bc2#": "0a, 1b are the beginnings of the names inside",
     "a/ant_# a/ape# b/bee#": "a, b are the beginnings of the names inside",
 }  # fmt: skip
@@ -393,15 +396,8 @@ def parquet_whose_test_has_no_labels(root: Path) -> None:
 
 
 CHECKED: dict[Callable[[Path], None] | str, str] = {
-    "im/# im/a# t.csv=rows:im/:id,label,Lesion~ID:STEM,LABEL,FLAG": "images with one 'Lesion ID' may get into two splits",
-    "run/run1_f0# run/run2_f0# walk/walk3_f0#": "frames of one series, such as run/run1_f*, may get into two splits",
     parquet_whose_test_has_no_labels: "images of test-00000-of-00001.parquet have no labels, and are left out",
-    'cat/a# dog/b# metadata.jsonl=rows:::{"file_name":"PATH","text":"one","kind":"LABEL"}': "not read: kind, the folders",
     "a# b# train.csv=rows:a:id,label:STEM,LABEL test.csv=rows:b:id,label:STEM,0": "test has the classes 0, which train does",
-    "im/# t.csv=rows:im/:name,cell,xmin,ymin,xmax,ymax:NAME,3,14,10,42,30;NAME,7,1,1,9,9": "not read: cell (label=",
-    "im/# t.csv=rows:im/:image,a,b,later:NAME,FLAGS,0": "each of a, b, later is a class",
-    "im/# t.csv=rows:im/:image,breed:NAME,LABEL": "the label is the column 'breed' (label=)",
-    "im/# t.csv=rows:im/:id,has_cactus:NAME,FLAG": "it may be has_cactus (label=)",
 }
 """What is said of a layout that is read."""
 

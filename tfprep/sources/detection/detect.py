@@ -34,7 +34,7 @@ _SAMPLES = 24
 """Number of samples that are opened: those with the smallest hashes, which is a fair and repeatable choice."""
 _MOST_COLORS = 64
 """A mask has one color or number for each class; a picture has thousands."""
-_UNREAD = (ORPHAN, "image without its", "image that does not fit", "sample without an image")
+_UNREAD = (ORPHAN, "image without its", "image that does not fit")
 """How sources name files that they pass over."""
 _SIDE_SEEN, _PIXELS_PER_COLOR, _DIFFERENT_COUNTS = 256, 8, 2
 
@@ -186,6 +186,11 @@ def _fitted(source: Any, files: Files) -> tuple[Any, Facts, list[Remark]]:
     if 0 < len(bare) < len(facts.splits) and not isinstance(source.splits, Fractions | str):
         source = replace(source, splits=tuple(split for split in facts.splits if split not in bare))
         facts = looked(source)
+    if facts.problems and hasattr(source, "pixels"):  # images that do not become 8-bit RGB without loss
+        forms = (Pixels(background=(255, 255, 255)), Pixels(), Pixels(page=0))
+        found = [(other, looked(other)) for other in (replace(source, pixels={"image": form}) for form in forms)]
+        few = _FEW_WRONG * facts.opened
+        source, facts = min([(source, facts), *found], key=lambda one: max(few, len(one[1].problems)))
     numbers = sorted({*chain(*facts.masks)})
     if isinstance(source, Paired) and numbers in ([0, 255], [0, 65535]):
         remarks = [(0, f"the masks hold 0 and {numbers[1]}: two classes, 0 and 1 (numbers=)")]
@@ -193,11 +198,6 @@ def _fitted(source: Any, files: Files) -> tuple[Any, Facts, list[Remark]]:
     elif isinstance(source, Paired) and numbers[-1:] == [11] and str(source.mask).startswith("{split}annot/"):
         remarks = [(0, "the masks are taken for those of CamVid, in which 11 is void (void=)")]
         facts = looked(source := replace(source, classes=CAMVID_CLASSES, void=11))
-    if facts.problems and hasattr(source, "pixels"):  # images that do not become 8-bit RGB without loss
-        forms = (Pixels(background=(255, 255, 255)), Pixels(), Pixels(page=0))
-        found = [(other, looked(other)) for other in (replace(source, pixels={"image": form}) for form in forms)]
-        few = _FEW_WRONG * facts.opened
-        source, facts = min([(source, facts), *found], key=lambda one: max(few, len(one[1].problems)))
     return source, facts, remarks
 
 

@@ -139,7 +139,7 @@ _LABELS = {
     *("species", "target", "diagnosis", "breed", "dx", "tags", "findinglabels", "attributeids", "emotion", "variety"),
 }  # fmt: skip
 """Names of columns, in lower case and without other characters than letters and digits."""
-_OF_FILES = {"", "id", "imageid", "width", "height", "imagewidth", "imageheight", "area", "unnamed0"}
+_OF_FILES = {"", "key", "id", "imageid", "width", "height", "imagewidth", "imageheight", "area", "unnamed0"}
 """Names of columns that are not read: images, boxes and the order of the rows say the same."""
 _BOXES = (
     ("xyxy", "xmin ymin xmax ymax, x0 y0 x1 y1, x1 y1 x2 y2, left top right bottom"),
@@ -200,13 +200,14 @@ def _table(
 ) -> Iterator[Proposal]:
     """Yield the source of the tables of one pattern, unless they hold nothing about their images. Each column that varies is the
     split, boxes, the label or a text, or the table is doubtful."""
-    varied = [name for name, cells in columns.items() if len({*map(str, cells)}) > 1 or not cells]
+    varied = [name for name, cells in columns.items() if len({*map(str, cells)}) != 1 or name.endswith("_shape")]
     kept = [path for path in paths if columns.keys() <= {*column_names(files.root / path)}]
     unlabeled = [path for path in paths if path not in kept and is_test(path)]
     place, slash, name = image.rpartition("/")
     if "{split}" in pattern and split_words(place) == split_words(paths[0]):
         image = split_form(place, True) + slash + name
-    table, splits = pattern, splits_of(pattern, kept)
+    table = pattern
+    splits: Any = splits_of(pattern, kept)
     forms = {name: {split_form(str(cell)) for cell in cells} for name, cells in columns.items() if len(paths) == 1}
     if by_column := [name for name, of_cells in forms.items() if of_cells == {"{split}"}][:1]:
         table, splits = literal(paths[0]), by_column[0]
@@ -216,9 +217,12 @@ def _table(
     nested = any(isinstance([*cell, 0][0], list) for cell in lists)
     of_boxes = [name for name in columns if nested and re.search("categor|objects.label", name.lower())][:1]
     texts = [name for name in columns if name.lower() in ("text", "caption")]
-    used.update(boxes, of_boxes, texts)
+    masks = [name for name, cells in columns.items() if not cells and name != of_image and _MASK_WORD.fullmatch(name)][
+        :1
+    ]
+    used.update(boxes, of_boxes, texts, masks)
     of_rows = bool(boxes and not nested)  # a row for each object
-    rest = {name: cells for name, cells in columns.items() if name not in used}
+    rest = {name: cells for name, cells in columns.items() if cells and name not in used}
     label, doubts = _label(rest, [name for name in varied if name in rest], of_rows, bool(boxes or texts))
     used.update(label if isinstance(label, tuple) else (label,))
     unread = [name for name in varied if name not in used and _plain(name) not in _OF_FILES]
@@ -233,7 +237,8 @@ def _table(
         options |= {"splits": None, "split": by_column[0]} if by_column else {}
         source = ObjectTable(table, image, label=label, boxes=boxes if len(boxes) == 4 else boxes[0], **options)
     else:
-        fields: dict[str, tuple[Kind, str]] = {name: ("text", name) for name in texts}
+        fields: dict[str, tuple[Kind, str]] = {"mask": ("mask", masks[0])} if masks else {}
+        fields |= {name: ("text", name) for name in texts}
         fields |= {"boxes": ("boxes", boxes[0])} if nested else {}
         fields |= {"box_labels": ("label", of_boxes[0])} if of_boxes else {}
         source = Table(table, image, label, fields, **options)
@@ -276,7 +281,7 @@ def _label(columns: Columns, varied: Sequence[str], of_rows: bool, may_lack: boo
 
 def _boxes(columns: Columns) -> tuple[tuple[str, ...], Any]:
     """Return the columns that hold boxes, () if there are none, and their form."""
-    plain = {re.sub(r"^(?:bbox|box)(?=.)(?!es$)", "", _plain(name)): name for name in reversed(columns)}
+    plain = {re.sub(r"^(?:bbox|box)(?=.)(?!es$)", "", _plain(name)): name for name in reversed([*columns])}
     for form, names in ((form, names.split()) for form, of_form in _BOXES for names in of_form.split(", ")):
         found = tuple(plain[name] for name in names if name in plain)
         numbers = [[float(n) for cell in _texts(columns[name]) for n in _NUMBER.findall(cell)] for name in found]
