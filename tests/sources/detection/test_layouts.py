@@ -46,8 +46,6 @@ CONTENT = {
     "<xmin>15</xmin><ymin>11</ymin><xmax>42</xmax><ymax>30</ymax></bndbox></object></annotation>",
 }
 
-TAGS, SPLITS = ["a", "b", "a c", "c", "b c", "a b c", "a", "b"], ["training", "testing"]
-
 
 def write(root: Path, path: str, content: str | bytes) -> None:
     (root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -73,7 +71,7 @@ def lay_out(root: Path, text: str) -> list[str]:
 
     `a#` are pictures, `a#=0,1` masks (`drawn`), `x.txt=line` a file of `CONTENT`. Of the pictures before it whose paths
     begin with `images/`, `labels.json=coco:images/` are annotations, `train.txt=list:images/` is a list, and
-    `x.csv=rows:images/:HEADER:ROW` a table, with NAME, STEM, OTHER, LABEL (a or b), SPLIT, FLAGS and TAGS in each row.
+    `x.csv=rows:images/:HEADER:ROW` a table, with NAME, STEM, OTHER, LABEL (a or b), SPLIT and FLAGS in each row.
     """
     pictures: list[str] = []
     for token in text.split():
@@ -97,8 +95,8 @@ def lay_out(root: Path, text: str) -> list[str]:
                 rows = []
                 for n, name in enumerate(names):
                     words = {"NAME": name.name, "STEM": name.stem, "OTHER": names[-1 - n].name, "LABEL": "ab"[n % 2]}
-                    words |= {"FLAGS": ["1.0,0.0", "0.0,1.0"][n % 2], "FLAG": str(n % 2), "TAGS": TAGS[n % 8]}
-                    words |= {"SPLIT": SPLITS[n // 2 % 2], "PATH": name.as_posix()}
+                    words |= {"FLAGS": ["1.0,0.0", "0.0,1.0"][n % 2], "FLAG": str(n % 2)}
+                    words |= {"SPLIT": ["training", "testing"][n // 2 % 2], "PATH": name.as_posix()}
                     filled = row
                     for word, value in words.items():
                         filled = filled.replace(word, value)
@@ -293,11 +291,9 @@ def one_mask_of_another_size(root: Path) -> None:
 REFUSED: dict[Callable[[Path], None] | str, str] = {
     "images/# labels.json=coco:images/:cut": "labels.json, line 1, column .*not whole JSON",
     "im/train/a# im/val/b# x/train.json=coco:im/train/ x/val.json=coco:im/val/ x/all.json=coco:im/": "no source reads x/all.json",
-    "im/# t.csv=rows:im/:file,class~id,labels:NAME,FLAG,LABEL": "not read: class id",
     "im/# im/a# t.csv=rows:im/:id,label,Lesion~ID:STEM,LABEL,FLAG": "not read: Lesion ID",
     'cat/a# dog/b# metadata.jsonl=rows:::{"file_name":"PATH","text":"one","kind":"LABEL"}': "not read: kind",
     "a/# b/# t.csv=rows::file,label:PATH,LABEL": "not read: the folders, such as a",
-    "im/# t.csv=rows:im/:name,cell,xmin,ymin,xmax,ymax:NAME,3,14,10,42,30;NAME,7,1,1,9,9": "not read: cell",
     "rain/street_rain rain/park-rain clean/clean~street clean/park": "have names that correspond",
     "images/a# images/b# labels.json=coco:images/:flat": "2 annotations are dropped, such as annotation 0: a bbox is",
     "images/# labels.json=coco:images/:subset": "'subset'. of an image may say its split, and this recipe draws new ones",
@@ -307,7 +303,6 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     "image/#.png mask/#=0,1,2 depth/#=edges": "no source reads 4 files",
     "im/#.png mk/#=0,255 t.csv=rows:im/:image,mask:im/NAME,mk/NAME": "no source reads t.csv",
     "im/# t.csv=rows:im/::NAME,LABEL": "no source reads im/0.jpg",
-    "im/# t.csv=rows:im/:image,label,x1,y1,x2,y2,x3,y3:NAME,cat,1,1,9,1,9,FLAG": "not read: y3",
     "im/# t.csv=rows:im/:image,tags:NAME,LABEL~cat": "'a cat' and others in 'tags' are .* several classes",
     "images/a# labels/a#.txt=line train.txt=rows:images/::./images/NAME data.yaml=lists labels/more.txt=line":
         "no source reads labels/more.txt",
@@ -329,7 +324,6 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     "train_# testA_# train_#_anno=0,1 testA_#_anno=0,1": "names say test and train, and this recipe draws new splits",
     "pear/a#_rgb pear/a#_part=0,1 plum/b#_rgb plum/b#_part=0,1": "have few colors, as masks have",
     "im/# t.csv=rows:im/:image,label:NAME,0.25": "'0.25' and others in 'label' are .* fractions",
-    "im/# t.csv=rows:im/:image,class,outline:NAME,LABEL,[[1.5~2]~[3~FLAG]]": "not read: outline",
     "cat/a# dog/b# of.db=line": "no source reads of.db",
     "im/a# ex/b0 ex/b1 t.csv=rows:im/a:image,label:NAME,LABEL": "no source reads ex/b0.jpg, ex/b1.jpg",
     "im/# t.csv=rows:im/:image,label,is_train:NAME,LABEL,FLAG": "not read: is_train",

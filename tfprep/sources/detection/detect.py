@@ -160,8 +160,8 @@ def _accounted(files: Files, layout: str, source: Any, declared: Sequence[str], 
     source, facts, remarks = _fitted(source, files)
     if len(facts.problems) == facts.opened:
         doubts = [text for share, text in said if share > _FEW_WRONG]
-        such = "".join((": ", *facts.problems)[:2])
-        raise SourceError("\n".join([*doubts, f"none of {facts.opened} samples that were opened can be read{such}"]))
+        rule = f"none of {facts.opened} samples that were opened can be read: {''.join(facts.problems[:1])}"
+        raise SourceError("\n".join([*doubts, rule]))
     if ignored := sum(hash(path) in facts.used for path in files.ignored):
         raise SourceError(f"the source reads {ignored} files that --ignore names: move them out of the folder")
     exact = {*declared}

@@ -12,6 +12,7 @@ from itertools import chain, islice
 from posixpath import join
 from statistics import median
 from typing import Any, TypeAlias
+from zlib import crc32
 
 from tfprep.errors import MissingDependencyError, SampleError, SourceError
 from tfprep.fields import Kind
@@ -34,6 +35,8 @@ Proposal: TypeAlias = tuple[str, Any, Sequence[str], Sequence[Remark]]
 
 _MOST_JSON, _ARCHIVES_READ, _MEMBERS_READ = 1000, 8, 20_000
 """Number of files that are opened: COCO has a few, LabelMe one for each image; a tar file of a million members takes 50 s."""
+_MOST_NAMES = 50_000
+"""Number of names that are compared without those of their folders: the same in each folder."""
 _EVERY = 25
 """Frames from one that is taken to the next: about one for each second."""
 _CLASS_NAMES = re.compile(r"(?:.*/)?(?:(?:predefined_)?classes\.txt|.*\.(?:names|labels))", re.IGNORECASE)
@@ -83,13 +86,11 @@ def coco(files: Files) -> Iterator[Proposal]:
             sides += [literal(path), f"**/{literal(os.path.splitext(os.path.basename(path))[0])}/*.png"]
         elif b'"images"' in head:
             groups.setdefault(split_form(path), []).append(path)
-    sources = [_coco(files, pattern, paths) for pattern, paths in groups.items()]
-    of_objects = [one for one in sources if "points" not in one[0].fields] or sources
-    for source, remarks in of_objects:
-        sides += [
-            path for pattern in groups.keys() - {one.annotations for one, _ in of_objects} for path in groups[pattern]
-        ]
-        yield "coco", source, (*groups[source.annotations], *sides), remarks
+    sources = {pattern: _coco(files, pattern, paths) for pattern, paths in groups.items()}
+    of_objects = {pattern: one for pattern, one in sources.items() if "points" not in one[0].fields} or sources
+    sides += [path for pattern in groups.keys() - of_objects.keys() for path in groups[pattern]]
+    for pattern, (source, remarks) in of_objects.items():
+        yield "coco", source, (*groups[pattern], *sides), remarks
 
 
 def _coco(files: Files, pattern: str, paths: Sequence[str]) -> tuple[Coco, list[Remark]]:
@@ -217,10 +218,8 @@ def _table(
     nested = any(isinstance([*cell, 0][0], list) for cell in lists)
     of_boxes = [name for name in columns if nested and re.search("categor|objects.label", name.lower())][:1]
     texts = [name for name in columns if name.lower() in ("text", "caption")]
-    masks = [name for name, cells in columns.items() if not cells and name != of_image and _MASK_WORD.fullmatch(name)][
-        :1
-    ]
-    used.update(boxes, of_boxes, texts, masks)
+    masks = [name for name, cells in columns.items() if not cells and name != of_image and _MASK_WORD.fullmatch(name)]
+    used.update(boxes, of_boxes, texts, masks[:1])
     of_rows = bool(boxes and not nested)  # a row for each object
     rest = {name: cells for name, cells in columns.items() if cells and name not in used}
     label, doubts = _label(rest, [name for name in varied if name in rest], of_rows, bool(boxes or texts))
@@ -382,12 +381,13 @@ def _about_pairs(files: Files) -> Iterator[str]:
     """Yield the doubt that names correspond, as those of views of one image do, if the names of their folders are taken out.
     Files may be numbered in each folder, unless they look alike, or like inverted copies."""
     names = dict.fromkeys(files.paths(*files.image_suffixes))
-    bare, looked = dict[str, str](), 0
+    every, bare, looked = 1 + len(names) // _MOST_NAMES, dict[str, str](), 0
     for path in names:
         folder, slash, name = path.rpartition("/")
-        word = re.escape(folder.rpartition("/")[2])
-        own = rf"(?<![A-Za-z]){word}(?![A-Za-z])" if re.search("[A-Za-z]{2}", word) else "$"
-        bare[folder + slash + re.sub(own, "", name, count=1, flags=re.IGNORECASE)] = path
+        word = folder.rpartition("/")[2]
+        if re.search("[A-Za-z]{2}", word) and word.lower() in name.lower():
+            name = re.sub(rf"(?<![A-Za-z]){re.escape(word)}(?![A-Za-z])", "", name, count=1, flags=re.IGNORECASE)
+        bare |= {folder + slash + name: path} if crc32(os.fsencode(name)) % every == 0 else {}
     for image, other, pairs in (*files.pairs, *replace(files, every=[*bare]).pairs):
         whole = [path for both in pairs[:FEW] for path in both if path in names or not re.search(r"\d[^/]*$", path)]
         stems = (os.path.splitext(os.path.basename(path))[0] for path in whole)
@@ -412,6 +412,7 @@ def archives(files: Files) -> Iterator[Proposal]:
     paths = next(filter(None, map(files.paths, ARCHIVE_SUFFIXES)), [])
     read = (islice(members(files.root / path, Counter()), _MEMBERS_READ) for path in paths[:_ARCHIVES_READ])
     names = [*dict.fromkeys(member.name.removeprefix("./") for of_archive in read for member in of_archive)]
+    names = [name for name in names if may_hold_data(os.path.basename(name))]
     inside = [name for name in names if image_suffix(name)]
     if not inside:
         return
@@ -422,18 +423,20 @@ def archives(files: Files) -> Iterator[Proposal]:
     fields: dict[str, tuple[Kind, str]] = {"mask": ("mask", masks[0])} if masks else {}
     fields |= {"text": ("text", "txt")} if "txt" in endings and paths[0].endswith(".tar") else {}
     label = next((one for one in endings if one.rpartition(".")[2] == "cls"), None)
+    found = list[tuple[Archives, Sequence[Remark]]]()
     if images and (label or fields):  # as WebDataset's
-        source = Archives(pattern, images, label, fields=fields, splits=splits_for(pattern, label is not None))
-        yield "archives", source, (pattern,), ()
-        return
-    further = {
-        os.path.splitext(name)[1] for name in names if name not in inside and may_hold_data(os.path.basename(name))
-    }
+        further = {*endings}.difference(images, [label, "key.txt", "json"], (ending for _, ending in fields.values()))
+        splits = splits_for(pattern, label is not None)
+        found.append((Archives(pattern, images, label, fields=fields, splits=splits), ()))
+    else:
+        further = {os.path.splitext(name)[1] for name in {*names}.difference(inside)}
+        for _, folder, _, doubts in folders(Files(files.root / paths[0], inside)):
+            of_archive = pattern.replace("{split}", "*") if "{split}" in folder.image else pattern
+            splits = None if "{split}" in folder.image else splits_for(pattern, "label" in folder.kinds())
+            inner = folder.image if folder.image != "*" else None
+            found.append((Archives(of_archive, members=inner, splits=splits), doubts))
     rule = f"{paths[0]} holds further files ({', '.join(sorted(further)[:6])}): unpack it, and run init on the folder"
-    for _, folder, _, doubts in folders(Files(files.root / paths[0], inside)):
-        of_archive = pattern.replace("{split}", "*") if "{split}" in folder.image else pattern
-        splits = None if "{split}" in folder.image else splits_for(pattern, "label" in folder.kinds())
-        source = Archives(of_archive, members=folder.image if folder.image != "*" else None, splits=splits)
+    for source, doubts in found:
         yield "archives", source, (pattern,), [*doubts, *([(1, rule)] if further else [])]
 
 
