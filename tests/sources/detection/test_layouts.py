@@ -173,7 +173,7 @@ READ: list[tuple[str, str | dict[str, str], Any]] = [
      "{split}/*", OBJECTS),
     ("images/a# l.csv=rows:images/:filename,width,height,class,xmin,ymin,xmax,ymax:"
      "NAME,56,40,cat,14,10,42,30;NAME,56,40,dog,14,10,42,30", "images/*", [("cat", BOX), ("dog", BOX)]),
-    ("cat/cat.# dog/dog.#", "{label}/*", None),
+    ("maple/maple.# octopus/octopus.# 10eur/#", "{label}/*", None),
     ("im/# t.csv=rows:im/:image,label,ml_use:im/NAME,LABEL,SPLIT",  # as AutoML's
      {"im/[01].jpg": "training", "im/[23].jpg": "testing"}, a_or_b),
 ]  # fmt: skip

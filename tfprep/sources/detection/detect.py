@@ -57,6 +57,7 @@ class Facts:
     problems: list[str] = field(default_factory=list)  # what is wrong with samples
     unfit_masks: int = 0  # number of masks that are JPEGs, or of another size than their images
     sizes: list[Size] = field(default_factory=list)  # (height, width)
+    turned: int = 0  # number of images that their EXIF orientation turns
     deep: bool = False  # True if images do not become 8-bit RGB
     drawn: dict[str, bool] = field(default_factory=dict)  # by key: has the image few colors, as masks have?
     mask_numbers: dict[str, set[int]] = field(default_factory=dict)  # class numbers in masks by field
@@ -90,6 +91,7 @@ class Reading:
         lines += [f"{name}: {len(counts)} classes: {_counted(counts)}" for name, counts in facts.labels.items()]
         lines += [f"further fields: {', '.join(further)}"] if further else []
         lines += [f"image sizes, {len(facts.sizes)} opened: {' to '.join(sizes)}"] if sizes else []
+        lines += [f"turned by EXIF, {len(facts.sizes)} opened: {facts.turned}"] if facts.turned else []
         lines += ["images are not 8-bit RGB, and are stored without loss"] if facts.deep else []
         for name, numbers in facts.mask_numbers.items():
             lines.append(f"{name}: class numbers {', '.join(map(str, sorted(numbers)))} in the masks opened")
@@ -260,9 +262,11 @@ def _open(facts: Facts, source: Source, root: Path, listing: Listing, entry: Ent
         folder, slash, name = entry.files[0].rpartition("/")
         twins = {folder.replace(entry.split, split) + slash + name for split in facts.splits} - {entry.files[0]}
         facts.copies += any((root / twin).is_file() and read_raw(root, twin) == raw["image"] for twin in twins)
-        if image not in decoders:
+        facts.turned += images.file_orientation(raw["image"], 0) > 1
+        size = images.image_size(raw["image"]) if size is None else size
+        facts.drawn[entry.key] = False
+        if image not in decoders and not images.is_jpeg(raw["image"]):
             decoded[image] = images.decode_image(raw["image"], background=None)
-            size = decoded[image].shape[:2]
     facts.sizes += [] if size is None else [size]
     decoded |= {name: decoder.decode(raw, size) for name, decoder in decoders.items()}
     if image in decoded:
@@ -304,7 +308,7 @@ def _vetoes(source: Any, facts: Facts, files: Files) -> Iterator[Remark]:
         (1, draws and (len(words) > 1 or 0 < words.total() < total),
          f"names say {' and '.join(sorted(words))}, and this recipe draws new splits from all of them"),
         (1, draws and re.search(rb"(?m)^configs:", files.head("README.md")), "configs: in README.md may say the splits"),
-        (0, not draws and len(facts.splits) == 1, f"all samples are in the split {splits}; none is left for another"),
+        (0, not draws and len(facts.splits) == 1, f"all samples are in the split {splits!r}; none is left for another"),
         (1, re.search("(?i)train[_-]?val", splits) and sum(not is_test(split) for split in facts.splits) > 1,
          f"images of {splits} may be in two splits (splits= takes some of them)"),
         (1, facts.copies, f"{facts.copies} of {facts.opened} images opened are in two splits, with the same name and bytes"),

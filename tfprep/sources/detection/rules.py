@@ -33,12 +33,9 @@ Remark: TypeAlias = tuple[float, str]
 Proposal: TypeAlias = tuple[str, Any, Sequence[str], Sequence[Remark]]
 """A layout, the source that reads it, the patterns and paths of further files that the rule explains, and what is to be said."""
 
-_MOST_JSON, _ARCHIVES_READ, _MEMBERS_READ = 1000, 8, 20_000
-"""Number of files that are opened: COCO has a few, LabelMe one for each image; a tar file of a million members takes 50 s."""
-_MOST_NAMES = 50_000
-"""Number of names that are compared without those of their folders: the same in each folder."""
-_EVERY = 25
-"""Frames from one that is taken to the next: about one for each second."""
+_MOST_JSON, _ARCHIVES_READ, _MEMBERS_READ, _MOST_NAMES = 1000, 8, 20_000, 50_000
+"""Number of files that are opened, and of names that are compared. A tar file of a million members takes 50 s to list."""
+_EVERY = 25  # frames from one that is taken to the next: about one for each second
 _CLASS_NAMES = re.compile(r"(?:.*/)?(?:(?:predefined_)?classes\.txt|.*\.(?:names|labels))", re.IGNORECASE)
 _YOLO_OBJECT = re.compile(r"\d+(?:\s+[-+.\de]+){4,}", re.IGNORECASE)
 
@@ -314,15 +311,14 @@ _PARTS = (
     r"|(?:patient|subject|scan|session|sequence|seq|video|visit|plot)s?[ _-]*\d+|before|after|pre|post"
     r"|clean|clear|noisy|haz[ey]|blur(?:red|ry)?|sharp|low|high|gray|grey|colou?r|original|augmented|resized|cropped|processed"
 )
-_PART = re.compile(
-    rf"(?:{_PARTS})(?:[ _-]+(?:{_PARTS}))*[ _-]?\d*|(?:jan|feb|mar|apr|may|june?|july?|aug|sep|oct|nov|dec)[a-z]*(?:\W?\d+)?"
-    r"|[a-z]+day|new folder.*|(?:19|20)\d\d.*|t?\d\d[a-z]{3}|\d+x|\d{4,}|[\da-f]{8}[\da-f-]*", re.IGNORECASE
+_PART = re.compile(rf"(?:{_PARTS})(?:[ _-]+(?:{_PARTS}))*[ _-]?\d*", re.IGNORECASE)
+"""Words for images, for what belongs to them, or for what was done to them: folders with such names are not classes."""
+_GROUP = re.compile(
+    r"(?:jan|feb|mar|apr|may|june?|july?|aug|sep|oct|nov|dec)[a-z]*(?:\W?\d+)?|[a-z]+day|new folder.*"
+    r"|(?:19|20)\d\d.*|t?\d\d[a-z]{3}|\d+x|\d{4,}|[\da-f]{8}[\da-f-]*", re.IGNORECASE
 )  # fmt: skip
-"""Names of folders of images, of what belongs to them, or of images of one time or place: `masks`, `March`, `2024-05 holiday`,
-`T32TMT`, `40X`, `69000`. They are not classes."""
-_NUMBER_OF_CLASS = re.compile(
-    r"[cfglnst]?(?:0|[1-9]\d?)|[1-9]\d\d|n\d{8}|(?:class|type|grade|stage)[ _-]?\w+", re.IGNORECASE
-)
+"""Folders of images that belong together, where all are such: `March`, `2024-05 holiday`, `T32TMT`, `40X`, `69000`."""
+_NUMBER_OF_CLASS = re.compile(r"(?i:[cfglnst]?(?:0|[1-9]\d?)|[1-9]\d\d|n\d{8}|(?:class|type|grade|stage)[ _-]?\w+)")
 """Numbers of classes: `7`, `c0`, `s40`, `type_2`, WordNet's `n01440764`. `P0012`, `week_3` and `07` may be of something else."""
 _BEGINNING = re.compile(r"(?:^|/)(?:([\da-f]{2,})/\1[\da-f]+|([A-Za-z])/\2[a-z]{2,}(?![a-z]).*)\.\w+$", re.IGNORECASE)
 """Files in folders of the first letters of their names, or of the first digits of their hashes."""
@@ -339,9 +335,8 @@ def folders(files: Files) -> Iterator[Proposal]:
     """
     every = sorted({folder for folder, _ in files.images})
     deepest = max((folder.count("/") for folder in every), default=0)
-    inner = [
-        folder for folder in every if folder.count("/") == deepest or not is_test(folder)
-    ]  # which may have no classes
+    # A folder of a test split may have no classes.
+    inner = [folder for folder in every if folder.count("/") == deepest or not is_test(folder)]
     patterns, doubts = list[str](), list[str]()
     columns = columns_of(inner)
     if columns is None and inner:
@@ -355,16 +350,15 @@ def folders(files: Files) -> Iterator[Proposal]:
         form_of = {name: re.sub(r"\d+|(?<=[ _-])[A-Za-z]$|(?<=[a-z])[A-Z]$", "0", name) for name in classes}
         counts = Counter(form_of.values())
         numbered = [name for name, form in form_of.items() if counts[form] > 1]
-        later = numbered and min(map(int, filter(str.isdecimal, numbered)), default=0) > 1  # such as 12, 13
-        odd = [*filter(_PART.fullmatch, classes)] or numbered * bool(
-            later or not all(map(_NUMBER_OF_CLASS.fullmatch, numbered))
-        )
-        if odd:
+        numbers = sorted(map(int, filter(str.isdecimal, numbered)))
+        later = bool(numbers) and numbers[0] > 1 and numbers[-1] - numbers[0] < len(numbers)  # such as 12, 13
+        are_odd = later or not all(map(_NUMBER_OF_CLASS.fullmatch, numbered))
+        if all(map(_GROUP.fullmatch, classes)):
+            numbered, are_odd = classes, True
+        if odd := [*filter(_PART.fullmatch, classes)] or numbered * are_odd:
             doubts.append(f"{', '.join(odd[:3])} have names of images, dates, patients or sequences, not of classes")
-        if all(map(_BEGINNING.search, files.paths(*files.image_suffixes))):
-            doubts.append(
-                f"{', '.join(classes[:3])} are the beginnings of the names inside, as shards of an archive are"
-            )
+        if classes and all(map(_BEGINNING.search, files.paths(*files.image_suffixes))):
+            doubts.append(f"{', '.join(classes[:3])} are the beginnings of the names inside, as those of shards are")
         if len(places) > 1:
             doubts.append(f"there are folders in folders ({', '.join(inner[:3])}); which are the classes?")
         for place in [*places, *([] if places and not doubts else [-1])]:  # -1: no level is the class
