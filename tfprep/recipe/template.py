@@ -13,15 +13,7 @@ from tfprep.dataset.names import BESIDE, MANIFEST, POINTER, is_training_split
 from tfprep.dataset.records_source import Records
 from tfprep.errors import DatasetError, SourceError
 from tfprep.fields import RASTER_KINDS, Kind
-from tfprep.sources.detection.detect import (
-    MOST_PATTERNS,
-    NotRecognized,
-    Reading,
-    detect,
-    listed_files,
-    look,
-    patterns_of,
-)
+from tfprep.sources.detection.detect import MOST_LISTED, NotRecognized, Reading, detect, listed_files, look, patterns_of
 from tfprep.units import printable
 
 _STORE: Mapping[Kind, str] = {
@@ -72,7 +64,7 @@ def recognized(folder: Path, layout: str | None = None, ignore: Sequence[str] = 
 def _reading(reading: Reading, folder: Path, ignore: Sequence[str]) -> str:
     """Return one of the sources that come nearest: the command that takes it, if there is one, and its recipe."""
     left = [pattern.replace("[", "[[]") for pattern in patterns_of(reading.left)]
-    patterns = (*ignore, *(left if len(left) <= MOST_PATTERNS else ()))
+    patterns = (*ignore, *(left if len(left) <= MOST_LISTED else ()))
     options = "".join(f" --ignore {shlex.quote(pattern)}" for pattern in patterns)
     command = f"tfprep init {shlex.quote(str(folder))} --as {reading.layout}{options}"
     try:

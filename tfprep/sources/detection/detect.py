@@ -27,7 +27,7 @@ from tfprep.sources.paired import CAMVID_CLASSES
 from tfprep.sources.patterns import compile_pattern, image_suffix, is_test, split_words
 from tfprep.sources.raw import parse_reference, read_raw
 
-MOST_PATTERNS, _NAMED, _SHOWN, _MOST_READINGS = 6, 3, 12, 3
+MOST_LISTED, _NAMED, _SHOWN, _MOST_READINGS = 6, 3, 12, 3
 _FEW_WRONG = 0.1
 """The share of samples that may be wrong, or have no objects. Of COCO's images 1 % have none; Ultralytics advise up to 10 %."""
 _SAMPLES = 24
@@ -345,8 +345,8 @@ def patterns_of(paths: Sequence[str]) -> Counter[str]:
 def listed_files(paths: Sequence[str]) -> str:
     """Name a few files, or say how many there are in each folder with each suffix."""
     counts = patterns_of(paths)
-    listing = ", ".join(f"{kind} ({count})" for kind, count in counts.most_common(MOST_PATTERNS))
-    more = ", …" * (len(counts) > MOST_PATTERNS)
+    listing = ", ".join(f"{kind} ({count})" for kind, count in counts.most_common(MOST_LISTED))
+    more = ", …" * (len(counts) > MOST_LISTED)
     return ", ".join(paths) if len(paths) <= _NAMED else f"{len(paths)} files: {listing}{more}"
 
 
