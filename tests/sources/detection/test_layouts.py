@@ -291,7 +291,6 @@ def one_mask_of_another_size(root: Path) -> None:
 REFUSED: dict[Callable[[Path], None] | str, str] = {
     "images/# labels.json=coco:images/:cut": "labels.json, line 1, column .*not whole JSON",
     "im/train/a# im/val/b# x/train.json=coco:im/train/ x/val.json=coco:im/val/ x/all.json=coco:im/": "no source reads x/all.json",
-    "im/# im/a# t.csv=rows:im/:id,label,Lesion~ID:STEM,LABEL,FLAG": "not read: Lesion ID",
     'cat/a# dog/b# metadata.jsonl=rows:::{"file_name":"PATH","text":"one","kind":"LABEL"}': "not read: kind",
     "a/# b/# t.csv=rows::file,label:PATH,LABEL": "not read: the folders, such as a",
     "rain/street_rain rain/park-rain clean/clean~street clean/park": "have names that correspond",
@@ -390,6 +389,7 @@ def parquet_whose_test_has_no_labels(root: Path) -> None:
 
 
 CHECKED: dict[Callable[[Path], None] | str, str] = {
+    "im/# t.csv=rows:im/:image,a,b,later:NAME,FLAGS,0": "the label is ('a', 'b', 'later') (label=)",
     parquet_whose_test_has_no_labels: "images of test-00000-of-00001.parquet have no labels, and are left out",
     "a# b# train.csv=rows:a:id,label:STEM,LABEL test.csv=rows:b:id,label:STEM,0": "test has the classes 0, which train does",
 }

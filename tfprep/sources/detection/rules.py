@@ -240,6 +240,7 @@ def _table(
         source = Table(table, image, label, fields, **options)
     remarks = [(1, f"{paths[0]}: {doubt:.400}") for doubt in doubts]
     remarks += [(0, f"images of {path} have no labels, and are left out") for path in unlabeled]
+    remarks += [(0, f"the label is {label!r} (label=)")] if label and _plain(str(label)) not in _LABELS else []
     of_tests = (_image(files, path, _columns(files, path)) for path in unlabeled)
     if label or boxes or texts or not images:
         yield "table", source, (*kept, *unlabeled, *chain(*(one[2] for one in of_tests if one))), remarks
