@@ -417,10 +417,10 @@ def test_files_that_ignore_names_are_not_built(tmp_path):
         detect(tmp_path, ignore=[path])
 
 
-@pytest.mark.parametrize(("mode", "change"), [("RGB", lambda value: value // 2), ("L", lambda value: 255 - value)])
-def test_pictures_of_one_scene_are_not_of_two_classes_nor_masks(tmp_path, mode, change):
-    for path in lay_out(tmp_path, "x/#.png y/#.png")[:4]:
-        Image.open(tmp_path / path).convert(mode).point(change).save(tmp_path / path.replace("x", "y"))
+@pytest.mark.parametrize(("mode", "change", "start"), [("RGB", lambda v: v // 2, ""), ("L", lambda v: 255 - v, "-")])
+def test_pictures_of_one_scene_are_not_of_two_classes_nor_masks(tmp_path, mode, change, start):
+    for path in lay_out(tmp_path, f"fog/{start and 'fog'}{start}#.png sun/{start and 'sun'}{start}#.png")[:4]:
+        Image.open(tmp_path / path).convert(mode).point(change).save(tmp_path / path.replace("fog", "sun"))
     with pytest.raises(SourceError, match="have names that correspond"):
         detect(tmp_path)
 
