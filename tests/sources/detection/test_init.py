@@ -49,7 +49,7 @@ def videos(root):
 
 LAYOUTS = {
     hugging_face: "Table(table='data/{split}-*-of-*.parquet', image='image', label='label', fields={'mask': ('mask', 'mask'), "
-    "'caption': ('text', 'caption'), 'boxes': ('boxes', 'objects.bbox'), 'box_labels': ('label', 'objects.category')}, "
+    "'caption': ('text', 'caption'), 'box_labels': ('label', 'objects.category'), 'boxes': ('boxes', 'objects.bbox')}, "
     "splits=('train', 'validation'), box_format='xywh')",
     videos: "Video(videos='{label}/**/*.mkv', every=25, splits=sources.Fractions(train=0.8, val=0.2))",
     sixteen_bits_with_masks: "numbers={0: 0, 255: 1}, splits=sources.Fractions(train=0.8, val=0.2), "

@@ -35,6 +35,7 @@ ANY = ""
 BOX = [14.0, 10.0, 42.0, 30.0]
 """x0, y0, x1, y1 of the one object of an image; in YOLO's form 0.5 0.5 0.5 0.5."""
 OBJECTS = [("cat", BOX)]
+TAGS = ["a", "b", "a c", "c"]
 CONTENT = {
     "line": "0 0.5 0.5 0.5 0.5\n",
     "names": "cat\ndog\n",
@@ -71,7 +72,7 @@ def lay_out(root: Path, text: str) -> list[str]:
 
     `a#` are pictures, `a#=0,1` masks (`drawn`), `x.txt=line` a file of `CONTENT`. Of the pictures before it whose paths
     begin with `images/`, `labels.json=coco:images/` are annotations, `train.txt=list:images/` is a list, and
-    `x.csv=rows:images/:HEADER:ROW` a table, with NAME, STEM, OTHER, LABEL (a or b), SPLIT and FLAGS in each row.
+    `x.csv=rows:images/:HEADER:ROW` a table, with NAME, STEM, OTHER, LABEL (a or b), SPLIT, FLAGS and TAGS in each row.
     """
     pictures: list[str] = []
     for token in text.split():
@@ -95,7 +96,7 @@ def lay_out(root: Path, text: str) -> list[str]:
                 rows = []
                 for n, name in enumerate(names):
                     words = {"NAME": name.name, "STEM": name.stem, "OTHER": names[-1 - n].name, "LABEL": "ab"[n % 2]}
-                    words |= {"FLAGS": ["1.0,0.0", "0.0,1.0"][n % 2], "FLAG": str(n % 2)}
+                    words |= {"FLAGS": ["1.0,0.0", "0.0,1.0"][n % 2], "FLAG": str(n % 2), "TAGS": TAGS[n % 4]}
                     words |= {"SPLIT": ["training", "testing"][n // 2 % 2], "PATH": name.as_posix()}
                     filled = row
                     for word, value in words.items():
@@ -174,6 +175,8 @@ READ: list[tuple[str, str | dict[str, str], Any]] = [
     ("images/a# l.csv=rows:images/:filename,width,height,class,xmin,ymin,xmax,ymax:"
      "NAME,56,40,cat,14,10,42,30;NAME,56,40,dog,14,10,42,30", "images/*", [("cat", BOX), ("dog", BOX)]),
     ("maple/maple.# octopus/octopus.# 10eur/#", "{label}/*", None),
+    ("im/# im/a# t.csv=rows:im/:image,labels:NAME,TAGS", "im/*", lambda number: TAGS[number % 4].split()),
+    ("im/# t.csv=rows:im/:file,class~id,labels:NAME,FLAG,LABEL", "im/*", a_or_b),
     ("im/# t.csv=rows:im/:image,label,ml_use:im/NAME,LABEL,SPLIT",  # as AutoML's
      {"im/[01].jpg": "training", "im/[23].jpg": "testing"}, a_or_b),
 ]  # fmt: skip
@@ -301,8 +304,9 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     "cat/a# dog/b# README.md=configs": "configs: in README.md may say the splits",
     "image/#.png mask/#=0,1,2 depth/#=edges": "no source reads 4 files",
     "im/#.png mk/#=0,255 t.csv=rows:im/:image,mask:im/NAME,mk/NAME": "no source reads t.csv",
-    "im/# t.csv=rows:im/::NAME,LABEL": "no source reads im/0.jpg",
-    "im/# t.csv=rows:im/:image,tags:NAME,LABEL~cat": "'a cat' and others in 'tags' are .* several classes",
+    "im/# t.csv=rows:im/::NAME,LABEL": "the first line names '0.jpg': write the names of the columns above it",
+    "im/# t.csv=rows:im/:image,tags:NAME,LABEL~cat": r"cells of 'tags' hold .*: 'a cat' is \['a', 'cat'\]; 'b cat' is",
+    "im/# t.csv=rows:im/:image,text,x,y,w,h:NAME,STEM,1,1,9,9": "not read: text",
     "images/a# labels/a#.txt=line train.txt=rows:images/::./images/NAME data.yaml=lists labels/more.txt=line":
         "no source reads labels/more.txt",
     "im/a# im/a#.txt=line im/b# im/b#.txt=line x.names=names valid.txt=rows:im/b::data/NAME": "no source reads valid.txt",
@@ -390,6 +394,9 @@ def parquet_whose_test_has_no_labels(root: Path) -> None:
 
 CHECKED: dict[Callable[[Path], None] | str, str] = {
     "im/# t.csv=rows:im/:image,a,b,later:NAME,FLAGS,0": "the label is ('a', 'b', 'later') (label=)",
+    "im/# im/a# t.csv=rows:im/:id,label,Lesion~ID:STEM,LABEL,FLAG": "images with one 'Lesion ID' may get into two splits",
+    "im/# im/a# t.csv=rows:im/:id,label:STEM,LABEL|c": "cells of 'label' hold several classes, or one: 'a|c' is ['a', 'c']; ",
+    "run/run1_f0# run/run2_f0# walk/walk3_f0#": "frames of one series, such as run/run1_f*, may get into two splits",
     parquet_whose_test_has_no_labels: "images of test-00000-of-00001.parquet have no labels, and are left out",
     "a# b# train.csv=rows:a:id,label:STEM,LABEL test.csv=rows:b:id,label:STEM,0": "test has the classes 0, which train does",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ from tfprep.sources.patterns import compile_pattern, image_suffix, is_test, spli
 from tfprep.sources.raw import parse_reference, read_raw
 
 MOST_LISTED, _NAMED, _SHOWN, _MOST_READINGS = 6, 3, 12, 3
+"""Number of patterns, files, classes and recipes that are named at most."""
 _FEW_WRONG = 0.1
 """The share of samples that may be wrong, or have no objects. Of COCO's images 1 % have none; Ultralytics advise up to 10 %."""
 _SAMPLES = 24
@@ -37,6 +39,9 @@ _MOST_COLORS = 64
 _UNREAD = (ORPHAN, "image without its", "image that does not fit")
 """How sources name files that they pass over."""
 _SIDE_SEEN, _PIXELS_PER_COLOR, _DIFFERENT_COUNTS = 256, 8, 2
+_SERIES = "(.*[0-9][^/]*[^/0-9])[0-9][^/]*[.][^./]+$|(.+)"
+"""Finds what the names of frames or slices have in common, which have a number before their own: `video1_frame_002.jpg`."""
+_KEYS_SEEN = 100_000
 
 
 @dataclass
@@ -53,6 +58,7 @@ class Facts:
     used: set[int] = field(default_factory=set)  # `hash` of the path of each file that samples are made of
     folder_words: Counter[str] = field(default_factory=Counter)  # words for splits in their folders
     file_words: Counter[str] = field(default_factory=Counter)  # and in the names of their files
+    series: Counter[str] = field(default_factory=Counter)  # number of samples by what `_SERIES` finds, or ""
     opened: int = 0
     problems: list[str] = field(default_factory=list)  # what is wrong with samples
     unfit_masks: int = 0  # number of masks that are JPEGs, or of another size than their images
@@ -84,15 +90,19 @@ class Reading:
     def lines(self) -> list[str]:
         """Return the source, the facts, and what should be checked, one line for each."""
         facts = self.facts
-        further = [f"{name} ({kind})" for name, kind in facts.kinds.items() if name not in ("image", *facts.labels)]
-        by_area = sorted(facts.sizes, key=lambda size: size[0] * size[1])
-        sizes = dict.fromkeys(f"{width} x {height}" for height, width in (*by_area[:1], *by_area[-1:]))
         lines = [repr(self.source), f"{facts.splits.total()} samples: {_counted(facts.splits)}"]
         lines += [f"{name}: {len(counts)} classes: {_counted(counts)}" for name, counts in facts.labels.items()]
-        lines += [f"further fields: {', '.join(further)}"] if further else []
-        lines += [f"image sizes, {len(facts.sizes)} opened: {' to '.join(sizes)}"] if sizes else []
-        lines += [f"turned by EXIF, {len(facts.sizes)} opened: {facts.turned}"] if facts.turned else []
-        lines += ["images are not 8-bit RGB, and are stored without loss"] if facts.deep else []
+        further = [f"{name} ({kind})" for name, kind in facts.kinds.items() if name not in ("image", *facts.labels)]
+        if further:
+            lines.append(f"further fields: {', '.join(further)}")
+        if facts.sizes:
+            by_area = sorted(facts.sizes, key=lambda size: size[0] * size[1])
+            sizes = dict.fromkeys(f"{width} x {height}" for height, width in (by_area[0], by_area[-1]))
+            lines.append(f"image sizes, {len(facts.sizes)} opened: {' to '.join(sizes)}")
+        if facts.turned:
+            lines.append(f"turned by EXIF, {len(facts.sizes)} opened: {facts.turned}")
+        if facts.deep:
+            lines.append("images are not 8-bit RGB, and are stored without loss")
         for name, numbers in facts.mask_numbers.items():
             lines.append(f"{name}: class numbers {', '.join(map(str, sorted(numbers)))} in the masks opened")
         lines += [f"{reason}: {count}" for reason, count in facts.tally.items()]
@@ -128,13 +138,15 @@ def detect(folder: Path, layout: str | None = None, ignore: Sequence[str] = ()) 
             proposals.extend(rule(files))
         except TfprepError as error:
             causes.append(str(error))
-    masked = layout is None and any(kind == "masks" for kind, *_ in proposals)  # which are not images of a class
+    wanted = {kind for kind, *_ in proposals if layout in (None, kind)}
+    if layout is None and "masks" in wanted:  # which are not images of a class
+        wanted -= {"folders", "images"}
     for kind, *proposal in proposals:
-        if layout in (None, kind) and not (masked and kind in ("folders", "images")):
-            try:
+        try:
+            if kind in wanted:
                 readings.append(_accounted(files, kind, *proposal))
-            except TfprepError as error:
-                causes.append(str(error))
+        except TfprepError as error:
+            causes.append(str(error))
     if layout is not None:
         readings = [replace(one, remarks=[(0, text) for _, text in one.remarks]) for one in readings]
     accepted = [one for one in readings if not one.doubts and not one.left]
@@ -166,13 +178,14 @@ def _accounted(files: Files, layout: str, source: Any, declared: Sequence[str], 
         raise SourceError("\n".join([*doubts, rule]))
     if ignored := sum(hash(path) in facts.used for path in files.ignored):
         raise SourceError(f"the source reads {ignored} files that --ignore names: move them out of the folder")
-    exact = {*declared}
-    patterns = [compile_pattern(text, "init") for text in exact.difference(files.every) if re.search("[*{]", text)]
-    unread = (path for path in files.every if hash(path) not in facts.used and path not in exact)
-    left = [path for path in unread if all(pattern.match_path(path) is None for pattern in patterns)]
+    explained = {*declared}
+    patterns = [compile_pattern(text, "init") for text in explained.difference(files.every) if re.search("[*{]", text)]
+    left = [path for path in files.every if hash(path) not in facts.used and path not in explained]
+    left = [path for path in left if all(pattern.match_path(path) is None for pattern in patterns)]
     of_tests = (path for path in left if image_suffix(path) and is_test(path.rpartition("/")[0]))
     unlabeled = {path for path in of_tests if facts.splits.keys().isdisjoint(path.split("/"))}
-    if unlabeled and not any(unlabeled.issuperset(couple) for _, _, pairs in files.pairs for couple in pairs):  # masks
+    have_masks = any(unlabeled.issuperset(both) for _, _, pairs in files.pairs for both in pairs)
+    if unlabeled and not have_masks:
         left = [path for path in left if path not in unlabeled]
         such = listed_files(sorted(unlabeled))
         remarks.append((0, f"images of a test split have no labels, and are left out: {such}"))
@@ -182,24 +195,27 @@ def _accounted(files: Files, layout: str, source: Any, declared: Sequence[str], 
 
 def _fitted(source: Any, files: Files) -> tuple[Any, Facts, list[Remark]]:
     """Return the form of a proposed source with which samples can be built, facts about them, and what is to be said."""
-    looked, remarks = partial(look, root=files.root, paths=files.hashes), list[Remark]()
-    facts = looked(source)
+    looked = partial(look, root=files.root, paths=files.hashes)
+    facts, remarks = looked(source), list[Remark]()
     bare = [split for split, count in facts.splits.items() if is_test(split) and facts.empty[split] == count]
     if 0 < len(bare) < len(facts.splits) and not isinstance(source.splits, Fractions | str):
         source = replace(source, splits=tuple(split for split in facts.splits if split not in bare))
         facts = looked(source)
     if facts.problems and hasattr(source, "pixels"):  # images that do not become 8-bit RGB without loss
         forms = (Pixels(background=(255, 255, 255)), Pixels(), Pixels(page=0))
-        found = [(other, looked(other)) for other in (replace(source, pixels={"image": form}) for form in forms)]
+        sources = [source, *(replace(source, pixels={"image": form}) for form in forms)]
         few = _FEW_WRONG * facts.opened
-        source, facts = min([(source, facts), *found], key=lambda one: max(few, len(one[1].problems)))
+        found = [(one, looked(one)) for one in sources]
+        source, facts = min(found, key=lambda one: max(few, len(one[1].problems)))
     numbers = sorted({*chain(*facts.masks)})
     if isinstance(source, Paired) and numbers in ([0, 255], [0, 65535]):
+        source = replace(source, numbers={0: 0, numbers[1]: 1})
+        facts = looked(source)
         remarks = [(0, f"the masks hold 0 and {numbers[1]}: two classes, 0 and 1 (numbers=)")]
-        facts = looked(source := replace(source, numbers={0: 0, numbers[1]: 1}))
     elif isinstance(source, Paired) and numbers[-1:] == [11] and str(source.mask).startswith("{split}annot/"):
+        source = replace(source, classes=CAMVID_CLASSES, void=11)
+        facts = looked(source)
         remarks = [(0, "the masks are taken for those of CamVid, in which 11 is void (void=)")]
-        facts = looked(source := replace(source, classes=CAMVID_CLASSES, void=11))
     return source, facts, remarks
 
 
@@ -227,14 +243,16 @@ def _counted_entries(facts: Facts, listing: Listing, paths: Collection[int]) -> 
     facts.labels = {name: Counter(dict.fromkeys(classes, 0)) for name, classes in names.items()}
     references = set[int]()
     for entry in listing.entries:
-        image, *beside = (hash(parse_reference(file).file) for file in entry.files)
         references.add(hash(entry.files[0]))
+        image, *beside = (hash(parse_reference(file).file) for file in entry.files)
         facts.used.update((image, *beside))
         facts.empty[entry.split] += image in paths and any(path not in paths for path in beside)
         facts.splits[entry.split] += 1
         folder, _, file = entry.key.rpartition("/")
-        facts.folder_words.update(set(split_words(folder)))
+        facts.folder_words.update({*split_words(folder)})
         facts.file_words.update(split_words(file)[:1])
+        if len(references) <= _KEYS_SEEN:
+            facts.series.update(re.findall(_SERIES, entry.key)[0][:1])
         values = dict(zip(listing.values, entry.values, strict=True))
         if "objects" in values:
             facts.empty[entry.split] += not values["objects"]["objects"]
@@ -257,50 +275,65 @@ def _open(facts: Facts, source: Source, root: Path, listing: Listing, entry: Ent
     image = next((name for name, kind in listing.kinds.items() if kind == "image"), "")
     raw: dict[str, Any] = {**read_files(root, listing.files, entry)}
     raw |= zip(listing.values, entry.values, strict=True)
-    decoded, size = dict[str, Array](), decoders[image].size(raw) if image in decoders else None
+    decoded: dict[str, Array] = {}
+    size = decoders[image].size(raw) if image in decoders else None
     if "image" in raw:
         folder, slash, name = entry.files[0].rpartition("/")
         twins = {folder.replace(entry.split, split) + slash + name for split in facts.splits} - {entry.files[0]}
         facts.copies += any((root / twin).is_file() and read_raw(root, twin) == raw["image"] for twin in twins)
         facts.turned += images.file_orientation(raw["image"], 0) > 1
-        size = images.image_size(raw["image"]) if size is None else size
         facts.drawn[entry.key] = False
+        if size is None:
+            size = images.image_size(raw["image"])
         if image not in decoders and not images.is_jpeg(raw["image"]):
             decoded[image] = images.decode_image(raw["image"], background=None)
-    facts.sizes += [] if size is None else [size]
+    if size is not None:
+        facts.sizes.append(size)
     decoded |= {name: decoder.decode(raw, size) for name, decoder in decoders.items()}
     if image in decoded:
-        facts.deep |= decoded[image].dtype != np.uint8 or decoded[image].shape[2] != 3
-        step = 1 + max(decoded[image].shape[:2]) // _SIDE_SEEN
-        seen = decoded[image][::step, ::step].reshape(-1, decoded[image].shape[2])
-        few = len(np.unique(seen, axis=0)) <= min(_MOST_COLORS, len(seen) // _PIXELS_PER_COLOR)
-        facts.drawn[entry.key] = few and not images.is_jpeg(raw.get("image", b""))
+        pixels = decoded[image]
+        facts.deep |= pixels.dtype != np.uint8 or pixels.shape[2] != 3
+        facts.drawn[entry.key] = _has_few_colors(pixels) and not images.is_jpeg(raw.get("image", b""))
     for name, numbers in facts.mask_numbers.items():
         facts.unfit_masks += 1  # if this fails
         if isinstance(raw.get(name), bytes) and images.is_jpeg(raw[name]):
             raise SampleError("JPEG does not keep class numbers: write masks as PNG")
-        mask = decoded[name] if name in decoders else images.decode_mask(raw[name])
+        mask = decoded[name] if name in decoded else images.decode_mask(raw[name])
         if size is not None and mask.shape[:2] != size:
             sizes = [f"{width} x {height}" for height, width in (mask.shape[:2], size)]
             raise SampleError(f"{name} is {sizes[0]}, and its image {sizes[1]}")
         facts.unfit_masks -= 1
-        numbers.update(np.unique(mask).tolist())
+        of_mask = np.unique(mask).tolist()
+        numbers.update(of_mask)
         if name not in decoders:
-            facts.masks.append(np.unique(mask).tolist())
+            facts.masks.append(of_mask)
             with opened(raw[name]) as image_of_mask:
                 facts.palettes.add(bytes(image_of_mask.getpalette() or ()))
+
+
+def _has_few_colors(pixels: Array) -> bool:
+    step = 1 + max(pixels.shape[:2]) // _SIDE_SEEN
+    seen = pixels[::step, ::step].reshape(-1, pixels.shape[2])
+    return len(np.unique(seen, axis=0)) <= min(_MOST_COLORS, len(seen) // _PIXELS_PER_COLOR)
 
 
 def _vetoes(source: Any, facts: Facts, files: Files) -> Iterator[Remark]:
     """Yield what is to be said about any source, each with the share of samples that may be wrong; 0 is a check."""
     draws, total, splits = isinstance(source.splits, Fractions), facts.splits.total(), ", ".join(facts.splits)
-    words, names, dropped = facts.folder_words, facts.file_words, len(facts.dropped)
-    if len(names) > 1 and names.total() == total:  # a word in some names, as of a train on rails, says nothing
-        words = words | names
-    few = [path for path, drawn in facts.drawn.items() if drawn] * isinstance(source, Folder | Archives)
-    numbers, ends = sorted({*chain(*facts.masks)}), {of_mask[-1] for of_mask in facts.masks} - {0}
-    of_objects = all({0, *one} == {*range(one[-1] + 1)} for one in facts.masks) and len(ends) > _DIFFERENT_COUNTS
-    in_train = set[str]().union(*(of_split for split, of_split in facts.classes.items() if "train" in split.lower()))
+    words = facts.folder_words
+    if len(facts.file_words) > 1 and facts.file_words.total() == total:  # `train` in some names may be one on rails
+        words = words | facts.file_words
+    series = facts.series.keys() - {""}
+    frames = facts.series.total() - facts.series[""]
+    are_frames = (
+        frames > facts.series[""] and len({os.path.dirname(name) for name in series}) < len(series) <= frames / 2
+    )
+    dropped = len(facts.dropped)
+    drawn = [path for path, is_drawn in facts.drawn.items() if is_drawn and isinstance(source, Folder | Archives)]
+    numbers = sorted({*chain(*facts.masks)})
+    most_objects = {of_mask[-1] for of_mask in facts.masks} - {0}
+    of_objects = all({0, *of_mask} == {*range(of_mask[-1] + 1)} for of_mask in facts.masks)
+    in_train = set[str]().union(*(classes for split, classes in facts.classes.items() if "train" in split.lower()))
     strange = {split: sorted(classes - in_train)[:3] for split, classes in facts.classes.items() if in_train}
     wrong = f"{len(facts.problems)} of {facts.opened} samples opened, such as {''.join(facts.problems[:1])}"
     for share, applies, text in (
@@ -308,12 +341,14 @@ def _vetoes(source: Any, facts: Facts, files: Files) -> Iterator[Remark]:
         (1, draws and (len(words) > 1 or 0 < words.total() < total),
          f"names say {' and '.join(sorted(words))}, and this recipe draws new splits from all of them"),
         (1, draws and re.search(rb"(?m)^configs:", files.head("README.md")), "configs: in README.md may say the splits"),
+        (0, draws and are_frames, f"frames of one series, such as {min(series, default='')}*, may get into two splits "
+         f"(splits=Fractions(..., group_by={_SERIES!r}))"),
         (0, not draws and len(facts.splits) == 1, f"all samples are in the split {splits!r}; none is left for another"),
         (1, re.search("(?i)train[_-]?val", splits) and sum(not is_test(split) for split in facts.splits) > 1,
          f"images of {splits} may be in two splits (splits= takes some of them)"),
         (1, facts.copies, f"{facts.copies} of {facts.opened} images opened are in two splits, with the same name and bytes"),
-        *((int("{label}" in repr(source)), of_split, f"{split} has the classes {', '.join(of_split)}, which train does not have")
-          for split, of_split in strange.items()),
+        *((int("{label}" in repr(source)), classes, f"{split} has the classes {', '.join(classes)}, which train does not have")
+          for split, classes in strange.items()),
         (0, "boxes" in facts.kinds and hasattr(source, "box_format"),
          f"boxes are taken for {getattr(source, 'box_format', '')} (box_format=)"),
         (0, files.ignored, f"{len(files.ignored)} files are left out by --ignore"),
@@ -324,13 +359,14 @@ def _vetoes(source: Any, facts: Facts, files: Files) -> Iterator[Remark]:
           for split, count in facts.empty.items()),
         *((1, reason.startswith(_UNREAD), f"{reason}: {count}") for reason, count in facts.tally.items()),
         (facts.unfit_masks or len(facts.problems) / facts.opened, facts.problems, f"the build rejects {wrong}"),
-        (1, len(facts.drawn) > len(few) > 0 and len(few) >= len(facts.drawn) / 4,
-         f"files such as {''.join(few[:1])} have few colors, as masks have, and others are pictures (sources.Paired)"),
+        (1, len(facts.drawn) > len(drawn) > 0 and len(drawn) >= len(facts.drawn) / 4,
+         f"files such as {''.join(drawn[:1])} have few colors, as masks have, and others are pictures (sources.Paired)"),
         (1, numbers and max({0, *numbers} - {255}) >= _MOST_COLORS,
          f"the masks hold {', '.join(map(str, numbers[:8]))}, ...: are these objects, depths, shades of gray or soft edges?"),
         (1, numbers in ([0, 255], [0, 65535]), "the masks hold 0 and 255, which sources.Paired makes two classes (numbers=)"),
-        (1, of_objects, f"each mask holds 1, 2, 3, ... up to another number, at most {max(ends, default=0)}, as numbers of "
-         "objects do; numbers={0: 0, None: 1} makes them one class"),
+        (1, of_objects and len(most_objects) > _DIFFERENT_COUNTS,
+         f"each mask holds 1, 2, 3, ... up to another number, at most {max(most_objects, default=0)}, as numbers of objects "
+         "do; numbers={0: 0, None: 1} makes them one class"),
         (1, len(facts.palettes) > 1, "the palettes of the masks differ, so that a number may stand for two classes"),
     ):  # fmt: skip
         if applies:
@@ -339,15 +375,18 @@ def _vetoes(source: Any, facts: Facts, files: Files) -> Iterator[Remark]:
 
 def patterns_of(paths: Sequence[str]) -> Counter[str]:
     """Count files by the pattern of their folder and suffix. A few files are patterns themselves."""
-    return Counter(paths if len(paths) <= _NAMED else [re.sub(r"[^/]+?(\.[^./]*)?$", r"*\1", path) for path in paths])
+    if len(paths) <= _NAMED:
+        return Counter(paths)
+    return Counter(re.sub(r"[^/]+?(\.[^./]*)?$", r"*\1", path) for path in paths)
 
 
 def listed_files(paths: Sequence[str]) -> str:
     """Name a few files, or say how many there are in each folder with each suffix."""
+    if len(paths) <= _NAMED:
+        return ", ".join(paths)
     counts = patterns_of(paths)
     listing = ", ".join(f"{kind} ({count})" for kind, count in counts.most_common(MOST_LISTED))
-    more = ", …" * (len(counts) > MOST_LISTED)
-    return ", ".join(paths) if len(paths) <= _NAMED else f"{len(paths)} files: {listing}{more}"
+    return f"{len(paths)} files: {listing}" + (", …" if len(counts) > MOST_LISTED else "")
 
 
 def _counted(counts: Counter[str]) -> str:

@@ -47,18 +47,19 @@ def yolo(files: Files) -> Iterator[Proposal]:
     found = list[tuple[Yolo, list[str], list[Remark]]]()
     for path in yamls:
         data = DataYaml.read(files.root, path)
-        out = {split: f"is {where!r}, which is not in this folder" for split, where in data.missing.items()}
-        out |= {split: f"names the images of {twin}, and is left out" for split, twin in data.twins.items()}
-        own = tuple(split for split in data.places if split not in out)
-        source = Yolo(data=path, splits=own if own and out else None)
+        left_out = {split: f"is {where!r}, which is not in this folder" for split, where in data.missing.items()}
+        left_out |= {split: f"names the images of {twin}, and is left out" for split, twin in data.twins.items()}
+        own = tuple(split for split in data.places if split not in left_out)
+        source = Yolo(data=path, splits=own if own and left_out else None)
         labels = [label_path(entry.files[0]) for entry in source.scan(files.root).entries]
         same = [names for names in lists if tuple(files.lines(names)) == data.names]
         declared = [path, *same, *labels, *chain(*data.places.values())]
-        found.append((source, declared, [(0, f"{path}: {split} {why}") for split, why in out.items()]))
+        found.append((source, declared, [(0, f"{path}: {split} {why}") for split, why in left_out.items()]))
     labels = [path for path in files.paths(".txt") if path not in lists and not yamls]
     labels = [path for path in labels if os.path.splitext(os.path.basename(path))[0] in files.places]
-    are_objects = (_YOLO_OBJECT.fullmatch(line) for path in labels[:FEW] for line in files.lines(path))
-    if patterns := files.beside(labels) if any(are_objects) else None:
+    are_objects = any(_YOLO_OBJECT.fullmatch(line) for path in labels[:FEW] for line in files.lines(path))
+    patterns = files.beside(labels)
+    if are_objects and patterns is not None:
         if not lists:
             rule = "are YOLO's labels, and no data.yaml, classes.txt or obj.names has the names of their classes"
             raise SourceError(f"{patterns[1]} {rule}: write classes.txt with a name on each line")
@@ -68,10 +69,11 @@ def yolo(files: Files) -> Iterator[Proposal]:
         source = Yolo(lists[0], *patterns, splits=splits_for(patterns[0]))
         found.append((source, [patterns[1], *same, *files.paths(".data")], []))
     for source, declared, remarks in found:
-        few = [one for entry in islice(source.scan(files.root).entries, FEW) for one in entry.values[0]["objects"]]
-        further = ["points"] * any("points" in one for one in few)
-        further += ["instances"] * (bool(few) and all("polygons" in one for one in few))
-        yield "yolo", replace(source, fields=("boxes", "box_labels", *further)), declared, remarks
+        objects = [one for entry in islice(source.scan(files.root).entries, FEW) for one in entry.values[0]["objects"]]
+        further = {"points": any("points" in one for one in objects)}
+        further["instances"] = bool(objects) and all("polygons" in one for one in objects)
+        fields = ("boxes", "box_labels", *(name for name, is_there in further.items() if is_there))
+        yield "yolo", replace(source, fields=fields), declared, remarks
 
 
 def coco(files: Files) -> Iterator[Proposal]:
@@ -84,8 +86,8 @@ def coco(files: Files) -> Iterator[Proposal]:
         elif b'"images"' in head:
             groups.setdefault(split_form(path), []).append(path)
     sources = {pattern: _coco(files, pattern, paths) for pattern, paths in groups.items()}
-    of_objects = {pattern: one for pattern, one in sources.items() if "points" not in one[0].fields} or sources
-    sides += [path for pattern in groups.keys() - of_objects.keys() for path in groups[pattern]]
+    of_objects = {pattern: found for pattern, found in sources.items() if "points" not in found[0].fields} or sources
+    sides += chain(*(groups[pattern] for pattern in groups.keys() - of_objects.keys()))
     for pattern, (source, remarks) in of_objects.items():
         yield "coco", source, (*groups[pattern], *sides), remarks
 
@@ -102,13 +104,16 @@ def _coco(files: Files, pattern: str, paths: Sequence[str]) -> tuple[Coco, list[
         objects += [one for _, of_image in images for one in of_image if isinstance(one, dict)]
     if len(places) != 1:
         raise SourceError(f"the images of {paths[0]} and {paths[1]} are in folders that differ in more than the split")
-    first, drawn = [*objects, {}][0], [bool(one.get("segmentation")) for one in objects]
-    fields = ("boxes",) * bool("bbox" in first or any(drawn[:1])) + ("box_labels",)
-    fields += ("instances",) * (10 * sum(drawn) >= 9 * len(drawn) > 0) + ("points",) * ("keypoints" in first)
+    first = objects[0] if objects else {}
+    drawn = sum(bool(one.get("segmentation")) for one in objects)
+    known = {"boxes": "bbox" in first or bool(first.get("segmentation")), "box_labels": True}
+    known |= {"instances": 10 * drawn >= 9 * len(objects) > 0, "points": "keypoints" in first}
+    fields = tuple(name for name, is_there in known.items() if is_there)
     splits = splits_of(pattern, paths) or splits_for(pattern, images=listed)
-    said = [key for image, _ in images[:1] for key, value in image.items() if split_form(str(value)) == "{split}"]
-    rule = f"{paths[0]}: {said} of an image may say its split, and this recipe draws new ones"
-    remarks: list[Remark] = [(1, rule)] if said and isinstance(splits, Fractions) else []
+    of_split = [key for image, _ in images[:1] for key, value in image.items() if split_form(str(value)) == "{split}"]
+    remarks = list[Remark]()
+    if of_split and isinstance(splits, Fractions):
+        remarks = [(1, f"{paths[0]}: {of_split} of an image may say its split, and this recipe draws new ones")]
     return Coco(pattern, join(places.pop(), "{file_name}"), fields=fields, splits=splits), remarks
 
 
@@ -119,14 +124,15 @@ def voc(files: Files) -> Iterator[Proposal]:
     is_voc = all(b"<annotation" in head and b"<image " not in head for head in heads)
     # Masks have the names of the annotations too.
     photos = [path for path in files.every if not re.search(r"(?:^|/)Segmentation(?:Class|Object)/", path)]
-    if patterns := replace(files, every=photos).beside(notes) if notes and is_voc else None:
+    patterns = replace(files, every=photos).beside(notes)
+    if is_voc and patterns is not None:
         image, note = patterns
         prefix = note.rpartition("/")[0].rpartition("/")[0]
         start = join(prefix, "ImageSets/Main/")
         lists = [os.path.basename(path)[:-4] for path in files.paths(".txt") if path.startswith(start)]
         own = tuple(name for name in lists if split_form(name) == "{split}" and name != "trainval")
-        given = {"sets": f"{start}{{split}}.txt", "splits": own or None} if lists else {"splits": splits_for(image)}
-        source = Voc(image, note, fields=("boxes", "box_labels", "difficult"), first_pixel=1, **given)
+        options = {"sets": f"{start}{{split}}.txt", "splits": own or None} if lists else {"splits": splits_for(image)}
+        source = Voc(image, note, fields=("boxes", "box_labels", "difficult"), first_pixel=1, **options)
         sides = ("SegmentationClass/**/*", "SegmentationObject/**/*", "ImageSets/**/*.txt", "labelmap.txt")
         check = (0, "pixels are taken to be counted from 1 (first_pixel=)")
         yield "voc", source, (note, *(join(prefix, side) for side in sides)), [check]
@@ -139,6 +145,8 @@ _LABELS = {
 """Names of columns, in lower case and without other characters than letters and digits."""
 _OF_FILES = {"", "key", "id", "imageid", "width", "height", "imagewidth", "imageheight", "area", "unnamed0"}
 """Names of columns that are not read: images, boxes and the order of the rows say the same."""
+_GROUP = re.compile(r"(?i:patient|subject|group|video|.+[ _-]id)|.+[a-z]I[dD]")
+"""Names of columns with what several images have in common: `Patient ID`, `lesion_id`, `sceneId`."""
 _BOXES = (
     ("xyxy", "xmin ymin xmax ymax, x0 y0 x1 y1, x1 y1 x2 y2, left top right bottom"),
     ("center_xywh", "xcenter ycenter width height, xcenter ycenter w h, cx cy width height, cx cy w h"),
@@ -149,9 +157,11 @@ _NUMBER = re.compile(r"-?\d+(?:[.]\d*)?(?:e-?\d+)?")
 _NO_CLASS = re.compile(r"[\[{].*|-?\d*[.]\d*[1-9]\d*")
 """Cells that are lists as text, or numbers with fractions."""
 _FLAGS = ({"0", "1"}, {"-1", "1"}, {"true", "false"})
+_CELLS_SHOWN = 3
 
 Columns: TypeAlias = Mapping[str, Sequence[Any]]
 """The cells of the first rows of a table by column; () for a column that holds files."""
+Options: TypeAlias = dict[str, Any]
 
 
 def tables(files: Files) -> Iterator[Proposal]:
@@ -163,15 +173,22 @@ def tables(files: Files) -> Iterator[Proposal]:
     for pattern, paths in grouped.items():
         paths.sort(key=lambda path: "train" not in "".join(split_words(path)))
         columns = _columns(files, paths[0])
-        if (found := _image(files, paths[0], columns)) is not None:
+        found = _image(files, paths[0], columns)
+        if found is not None:
             yield from _table(files, pattern, paths, columns, *found)
 
 
 def _columns(files: Files, path: str) -> Columns:
+    """Return the cells of the first rows of a table by column. SourceError if its first line is not a header."""
     stored = file_columns(files.root / path) if path.lower().endswith(".parquet") else []
     names = [name for name in column_names(files.root / path) if name.partition(".")[0] not in stored]
+    if image := next(filter(image_suffix, names), ""):
+        raise SourceError(f"{path}: the first line names {image!r}: write the names of the columns above it")
+    columns: dict[str, Sequence[Any]] = dict.fromkeys(stored, ())
     rows = [cells for _, cells in islice(rows_of(files.root / path, names), BATCH_ROWS)]
-    return dict.fromkeys(stored, ()) | dict(zip(names, zip(*rows, strict=True), strict=bool(rows)))
+    if rows:
+        columns |= zip(names, zip(*rows, strict=True), strict=True)
+    return columns
 
 
 def _image(files: Files, path: str, columns: Columns) -> tuple[str, str, list[str]] | None:
@@ -180,25 +197,26 @@ def _image(files: Files, path: str, columns: Columns) -> tuple[str, str, list[st
     found = [(name != "image", name, name, list[str]()) for name, cells in columns.items() if not cells]
     for column in filter(None, columns):
         cells = [str(cell).replace("\\", "/") for cell in columns[column]]
-        few = [cell for cell in cells[:FEW] if cell not in ("None", "")]
-        are_files = bool(few) and all(map(image_suffix, few))
-        for suffix in ("", *sorted({suffix for _, suffix in files.images})) if few else ():
+        filled = [cell for cell in cells[:FEW] if cell not in ("None", "")]
+        if not filled:
+            continue
+        are_files = all(map(image_suffix, filled))
+        for suffix in ("", *sorted({suffix for _, suffix in files.images})):
             try:
-                place = files.image_place([f"{cell}{suffix}" for cell in few], path, f"{column!r} names")
-                image = join(literal(place), f"{{{column}}}{suffix}") if place or suffix else column
-                found.append((not are_files, column, image, [join(place, f"{cell}{suffix}") for cell in cells]))
+                place = files.image_place([f"{cell}{suffix}" for cell in filled], path, f"{column!r} names")
             except SourceError:
                 if are_files and not suffix and files.images:
                     raise
+                continue
+            image = join(literal(place), f"{{{column}}}{suffix}") if place or suffix else column
+            found.append((not are_files, column, image, [join(place, f"{cell}{suffix}") for cell in cells]))
     return min(found, key=lambda one: one[0])[1:] if found else None
 
 
 def _table(
     files: Files, pattern: str, paths: Sequence[str], columns: Columns, of_image: str, image: str, images: Sequence[str]
 ) -> Iterator[Proposal]:
-    """Yield the source of the tables of one pattern, unless they hold nothing about their images. Each column that varies is the
-    split, boxes, the label or a text, or the table is doubtful."""
-    varied = [name for name, cells in columns.items() if len({*map(str, cells)}) != 1 or name.endswith("_shape")]
+    """Yield the source of the tables of one pattern, unless they hold nothing about their images."""
     kept = [path for path in paths if columns.keys() <= {*column_names(files.root / path)}]
     unlabeled = [path for path in paths if path not in kept and is_test(path)]
     place, slash, name = image.rpartition("/")
@@ -206,44 +224,63 @@ def _table(
         image = split_form(place, True) + slash + name
     table = pattern
     splits: Any = splits_of(pattern, kept)
-    forms = {name: {split_form(str(cell)) for cell in cells} for name, cells in columns.items() if len(paths) == 1}
-    if by_column := [name for name, of_cells in forms.items() if of_cells == {"{split}"}][:1]:
-        table, splits = literal(paths[0]), by_column[0]
-    used = {of_image, *by_column, *(name.rpartition(".")[0] for name in columns)}
-    boxes, form = _boxes({name: cells for name, cells in columns.items() if name not in used})
-    lists = [cell for cell in columns[boxes[0]] if isinstance(cell, list)] if len(boxes) == 1 else []
-    nested = any(isinstance([*cell, 0][0], list) for cell in lists)
-    of_boxes = [name for name in columns if nested and re.search("categor|objects.label", name.lower())][:1]
-    texts = [name for name in columns if name.lower() in ("text", "caption")]
-    masks = [name for name, cells in columns.items() if not cells and name != of_image and _MASK_WORD.fullmatch(name)]
-    used.update(boxes, of_boxes, texts, masks[:1])
-    of_rows = bool(boxes and not nested)  # a row for each object
+    forms = {name: {split_form(str(cell)) for cell in cells} for name, cells in columns.items()}
+    of_split = next((name for name, of_cells in forms.items() if of_cells == {"{split}"} and len(paths) == 1), None)
+    if of_split is not None:
+        table, splits = literal(paths[0]), of_split
+    source, options, remarks = _roles(columns, {of_image, of_split}, images)
+    if not (options["label"] or options.get("boxes") or options.get("fields")) and images:
+        return
+    options["splits"] = splits or splits_for(table, source is Table and options["label"] is not None, images)
+    if source is ObjectTable and of_split is not None:
+        options |= {"splits": None, "split": of_split}
+    remarks += [(0, f"images of {path} have no labels, and are left out") for path in unlabeled]
+    of_tests = (_image(files, path, _columns(files, path)) for path in unlabeled)
+    declared = [*kept, *unlabeled, *chain(*(found[2] for found in of_tests if found is not None))]
+    said = [(share, f"{paths[0]}: {text:.400}") for share, text in remarks]
+    yield "table", source(table, image, **options), declared, said
+
+
+def _roles(columns: Columns, known: set[str | None], images: Sequence[str]) -> tuple[Any, Options, list[Remark]]:
+    """Return the source for a table, its options for the columns, and what is to be said. `known` are the columns of the image
+    and the split. Each other column that varies is boxes, the label, a text or a group, or the table is doubtful."""
+    # `objects` is read as `objects.bbox`; columns such as `boxes_shape` are of our own exports.
+    used = {*known, *(name.rpartition(".")[0] for name in columns), *(f"{name}_shape" for name in columns)}
+    boxes, box_format, nested = _boxes({name: cells for name, cells in columns.items() if name not in used})
+    if boxes and f"{boxes[0]}_shape" in columns:
+        box_format, nested = "xyxy", True
+    of_rows = bool(boxes) and not nested  # a row for each object
+    fields: dict[str, tuple[Kind, str]] = {}
+    for name, cells in columns.items():
+        if name.lower() in ("text", "caption") and not of_rows:
+            fields[name] = "text", name
+        elif nested and re.search("categor|box_label|objects.label", name.lower()):
+            fields.setdefault("box_labels", ("label", name))
+        elif not cells and name not in known and _MASK_WORD.fullmatch(name):
+            fields.setdefault("mask", ("mask", name))
+    if nested:
+        fields["boxes"] = "boxes", boxes[0]
+    used.update(boxes, (name for _, name in fields.values()))
     rest = {name: cells for name, cells in columns.items() if cells and name not in used}
-    label, doubts = _label(rest, [name for name in varied if name in rest], of_rows, bool(boxes or texts))
+    label, separator, remarks = _label(rest, of_rows, may_lack=bool(boxes or fields))
     used.update(label if isinstance(label, tuple) else (label,))
-    unread = [name for name in varied if name not in used and _plain(name) not in _OF_FILES]
-    folders = [path.rpartition("/")[0].rpartition("/")[2] for path in images]
+    unread = [name for name in columns if name not in used and _plain(name) not in _OF_FILES and _varies(columns[name])]
+    groups = [name for name in unread if not of_rows and _GROUP.fullmatch(name) and _plain(name) not in _LABELS]
+    unread = [name for name in unread if name not in groups]
+    if isinstance(label, str):  # a number of each class says nothing more
+        unread = [name for name in unread if split_words(name) or not _says_the_same(columns[name], columns[label])]
+    folders = [os.path.basename(os.path.dirname(path)) for path in images]
     if len({*map(split_form, folders)}) > 1 and folders != [*map(str, columns.get(str(label), ()))]:
         unread.append(f"the folders, such as {folders[0]}")
-    doubts += [f"not read: {', '.join(unread)} (label=, fields=)"] if unread else []
-    options: dict[str, Any] = {"splits": splits or splits_for(table, label is not None and not of_rows, images)}
-    options |= {"box_format": form} if boxes else {}
-    source: Any
+    if unread:
+        remarks.append((1, f"not read: {', '.join(unread)} (label=, fields=)"))
+    remarks += [(0, f"images with one {name!r} may get into two splits (group_by={name!r})") for name in groups]
+    if label and _plain(str(label)) not in _LABELS:
+        remarks.append((0, f"the label is {label!r} (label=)"))
     if of_rows:
-        options |= {"splits": None, "split": by_column[0]} if by_column else {}
-        source = ObjectTable(table, image, label=label, boxes=boxes if len(boxes) == 4 else boxes[0], **options)
-    else:
-        fields: dict[str, tuple[Kind, str]] = {"mask": ("mask", masks[0])} if masks else {}
-        fields |= {name: ("text", name) for name in texts}
-        fields |= {"boxes": ("boxes", boxes[0])} if nested else {}
-        fields |= {"box_labels": ("label", of_boxes[0])} if of_boxes else {}
-        source = Table(table, image, label, fields, **options)
-    remarks = [(1, f"{paths[0]}: {doubt:.400}") for doubt in doubts]
-    remarks += [(0, f"images of {path} have no labels, and are left out") for path in unlabeled]
-    remarks += [(0, f"the label is {label!r} (label=)")] if label and _plain(str(label)) not in _LABELS else []
-    of_tests = (_image(files, path, _columns(files, path)) for path in unlabeled)
-    if label or boxes or texts or not images:
-        yield "table", source, (*kept, *unlabeled, *chain(*(one[2] for one in of_tests if one))), remarks
+        options = {"label": label, "boxes": boxes if len(boxes) == 4 else boxes[0], "box_format": box_format}
+        return ObjectTable, options, remarks
+    return Table, {"label": label, "fields": fields, "separator": separator, "box_format": box_format}, remarks
 
 
 def _plain(column: str) -> str:
@@ -254,38 +291,72 @@ def _texts(cells: Sequence[Any]) -> list[str]:
     return [str(cell).strip() for cell in cells if cell not in (None, "")]
 
 
-def _label(columns: Columns, varied: Sequence[str], of_rows: bool, may_lack: bool) -> tuple[Any, list[str]]:
-    """Return the column of the label by its name, else columns of 1 and 0, None if there are none; and what is doubtful."""
+def _varies(cells: Sequence[Any]) -> bool:
+    """Return True if the cells of a column differ, or if it holds files."""
+    return len({*map(str, cells)}) != 1
+
+
+def _says_the_same(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Return True if each value of a column belongs to one value of the other."""
+    pairs = {*zip(map(str, one), map(str, other), strict=False)}
+    return len({*map(str, one)}) == len(pairs) == len({*map(str, other)})
+
+
+def _label(columns: Columns, of_rows: bool, may_lack: bool) -> tuple[Any, str | None, list[Remark]]:
+    """Return the column of the label by its name, else columns of 1 and 0, None if there are none; what divides the classes in
+    its cells; and what is to be said."""
     texts = {name: _texts(cells) for name, cells in columns.items()}
+    varied = [name for name, cells in columns.items() if _varies(cells)]
     named = [name for name in columns if _plain(name) in _LABELS and "." not in name]
     values = {name: {cell.lower().removesuffix(".0") for cell in cells} for name, cells in texts.items()}
     flags = [name for name in values if any(values[name] <= pair for pair in _FLAGS) and not split_words(name)]
     if not named and varied and {*varied} <= {*flags}:
-        return (tuple(flags) if len(varied) > 1 else varied[0]), []
-    if not (named or varied) or (may_lack and not named):
-        return None, []
+        return tuple(flags) if len(varied) > 1 else varied[0], None, []
+    if not named and (may_lack or not varied):
+        return None, None, []
     label = min(named or varied[:1], key=lambda name: all(map(_NUMBER.fullmatch, texts[name])))
-    doubts = [] if named else [f"no column has the name of a label; it may be {label} (label=)"]
-    classes = [] if of_rows or any(isinstance(cell, list) for cell in columns[label]) else sorted({*texts[label]})
-    odd = [*filter(_NO_CLASS.fullmatch, classes)] or classes * (not 1 < len(classes) < max(3, len(texts[label])))
-    parts = Counter(part for name in classes for part in {*re.split("[|;, ]+", name)})
-    if odd := odd or [name for name in classes if "|" in name or parts.most_common(1)[0][1] > 1]:
-        rule = "are lists, fractions, several classes (separator=), all different or all the same, not like classes"
+    remarks: list[Remark] = []
+    if not named:
+        remarks.append((1, f"no column has the name of a label; it may be {label} (label=)"))
+    if of_rows or any(isinstance(cell, list) for cell in columns[label]):
+        return label, None, remarks
+    classes = sorted({*texts[label]})
+    odd = [*filter(_NO_CLASS.fullmatch, classes)]
+    if not 1 < len(classes) < max(3, len(texts[label])):
+        odd = odd or classes
+    if odd:
+        rule = "are lists, fractions, all different or all the same, not like classes"
         scalar = f"(a number to predict is read by fields={{{label!r}: ('scalar', {label!r})}})"
-        doubts.append(f"{odd[0]!r:.40} and others in {label!r} {rule} {scalar}")
-    return label, doubts
+        remarks.append((1, f"{odd[0]!r:.40} and others in {label!r} {rule} {scalar}"))
+    separator, several = _separator(label, classes)
+    return label, separator, [*remarks, *several]
 
 
-def _boxes(columns: Columns) -> tuple[tuple[str, ...], Any]:
-    """Return the columns that hold boxes, () if there are none, and their form."""
+def _separator(label: str, cells: Sequence[str]) -> tuple[str | None, list[Remark]]:
+    """Return what divides the classes in the cells of a label, None if nothing does; and what is to be said about it."""
+    for separator in "|;, ":
+        classes = {cell: [part.strip() for part in cell.split(separator)] for cell in cells}
+        several = [cell for cell in cells if len(classes[cell]) > 1]
+        counts = Counter(part for of_cell in classes.values() for part in {*of_cell})
+        if several and (separator == "|" or max(counts.values()) > 1):
+            shown = "; ".join(f"{cell!r} is {classes[cell]}" for cell in several[:_CELLS_SHOWN])
+            is_sure = separator == "|" or counts.keys() <= {*cells}
+            return separator, [(not is_sure, f"cells of {label!r} hold several classes, or one: {shown} (separator=)")]
+    return None, []
+
+
+def _boxes(columns: Columns) -> tuple[tuple[str, ...], Any, bool]:
+    """Return the columns that hold boxes, () if there are none; their form; and whether a cell holds all boxes of an image."""
     plain = {re.sub(r"^(?:bbox|box)(?=.)(?!es$)", "", _plain(name)): name for name in reversed([*columns])}
     for form, names in ((form, names.split()) for form, of_form in _BOXES for names in of_form.split(", ")):
         found = tuple(plain[name] for name in names if name in plain)
         numbers = [[float(n) for cell in _texts(columns[name]) for n in _NUMBER.findall(cell)] for name in found]
         if len(found) == len(names) and all(numbers):
             are_shares = all(-0.01 <= number <= 1.01 for number in chain(*numbers))
-            return found, f"rel_{form}" if are_shares else form
-    return (), "xyxy"
+            cells = [cell for cell in columns[found[0]] if isinstance(cell, list) and cell]
+            nested = any(isinstance(cell[0], list) for cell in cells)
+            return found, f"rel_{form}" if are_shares else form, nested and len(found) == 1
+    return (), "xyxy", False
 
 
 _MASK_WORD = re.compile(
@@ -314,7 +385,7 @@ _PARTS = (
 )
 _PART = re.compile(rf"(?:{_PARTS})(?:[ _-]+(?:{_PARTS}))*[ _-]?\d*", re.IGNORECASE)
 """Words for images, for what belongs to them, or for what was done to them: folders with such names are not classes."""
-_GROUP = re.compile(
+_GROUP_FOLDER = re.compile(
     r"(?:jan|feb|mar|apr|may|june?|july?|aug|sep|oct|nov|dec)[a-z]*(?:\W?\d+)?|[a-z]+day|new folder.*"
     r"|(?:19|20)\d\d.*|t?\d\d[a-z]{3}|\d+x|\d{4,}|[\da-f]{8}[\da-f-]*", re.IGNORECASE
 )  # fmt: skip
@@ -341,59 +412,71 @@ def folders(files: Files) -> Iterator[Proposal]:
     patterns, doubts = list[str](), list[str]()
     columns = columns_of(inner)
     if columns is None and inner:
-        doubts = [f"images are in folders of several depths: {', '.join(sorted(inner, key=len)[:3])}, ..."]
-        start = f"{literal(prefix)}/" if "" not in inner and (prefix := os.path.commonpath(inner)) else ""
-        patterns = [f"{start}{{label}}/**", f"{start}**/{{label}}/*", f"{start}**"]
+        doubts.append(f"images are in folders of several depths: {', '.join(sorted(inner, key=len)[:3])}, ...")
+        prefix = os.path.commonpath(inner) if "" not in inner else ""
+        patterns = [join(literal(prefix), end) for end in ("{label}/**", "**/{label}/*", "**")]
     elif columns is not None:
         places = [place for place, (form, _) in enumerate(columns) if not form]
-        doubts = [*_about_pairs(files)]
         classes = sorted({*columns[places[0]][1]}) if len(places) == 1 else []
-        form_of = {name: re.sub(r"\d+|(?<=[ _-])[A-Za-z]$|(?<=[a-z])[A-Z]$", "0", name) for name in classes}
-        counts = Counter(form_of.values())
-        numbered = [name for name, form in form_of.items() if counts[form] > 1]
-        numbers = sorted(map(int, filter(str.isdecimal, numbered)))
-        later = bool(numbers) and numbers[0] > 1 and numbers[-1] - numbers[0] < len(numbers)  # such as 12, 13
-        are_odd = later or not all(map(_NUMBER_OF_CLASS.fullmatch, numbered))
-        if all(map(_GROUP.fullmatch, classes)):
-            numbered, are_odd = classes, True
-        if odd := [*filter(_PART.fullmatch, classes)] or numbered * are_odd:
-            doubts.append(f"{', '.join(odd[:3])} have names of images, dates, patients or sequences, not of classes")
-        if classes and all(map(_BEGINNING.search, files.paths(*files.image_suffixes))):
-            doubts.append(f"{', '.join(classes[:3])} are the beginnings of the names inside, as those of shards are")
+        doubts += [*_about_pairs(files), *_about_names(files, classes)]
         if len(places) > 1:
             doubts.append(f"there are folders in folders ({', '.join(inner[:3])}); which are the classes?")
-        for place in [*places, *([] if places and not doubts else [-1])]:  # -1: no level is the class
+        if doubts or not places:
+            places.append(-1)  # no level is the class
+        for place in places:
             levels = [form or ("{label}" if at == place else "*") for at, (form, _) in enumerate(columns)]
             patterns.append("/".join([*levels, "**" if place >= 0 and inner == every else "*"]))
     for pattern in dict.fromkeys(patterns):
-        by_class = "{label}" in pattern
-        unlabeled = [] if by_class else ["no folder or file says the classes of these images; their names may"]
-        source = Folder(pattern, splits=splits_for(pattern, by_class))
-        yield "folders" if by_class else "images", source, (), [(1, doubt) for doubt in (*doubts, *unlabeled)]
+        of_classes = "{label}" in pattern
+        layout = "folders" if of_classes else "images"
+        unlabeled = [] if of_classes else ["no folder or file says the classes of these images; their names may"]
+        source = Folder(pattern, splits=splits_for(pattern, of_classes))
+        yield layout, source, (), [(1, doubt) for doubt in (*doubts, *unlabeled)]
+
+
+def _about_names(files: Files, classes: Sequence[str]) -> Iterator[str]:
+    """Yield the doubts that folders, each of which would be a class, have names of something else."""
+    form_of = {name: re.sub(r"\d+|(?<=[ _-])[A-Za-z]$|(?<=[a-z])[A-Z]$", "0", name) for name in classes}
+    counts = Counter(form_of.values())
+    numbered = [name for name, form in form_of.items() if counts[form] > 1]
+    numbers = sorted(map(int, filter(str.isdecimal, numbered)))
+    odd = [*filter(_PART.fullmatch, classes)]
+    starts_late = bool(numbers) and numbers[0] > 1 and numbers[-1] - numbers[0] < len(numbers)  # such as 12, 13
+    if all(map(_GROUP_FOLDER.fullmatch, classes)):
+        odd = odd or [*classes]
+    elif starts_late or not all(map(_NUMBER_OF_CLASS.fullmatch, numbered)):
+        odd = odd or numbered
+    if odd:
+        yield f"{', '.join(odd[:3])} have names of images, dates, patients or sequences, not of classes"
+    if classes and all(map(_BEGINNING.search, files.paths(*files.image_suffixes))):
+        yield f"{', '.join(classes[:3])} are the beginnings of the names inside, as those of shards are"
 
 
 def _about_pairs(files: Files) -> Iterator[str]:
     """Yield the doubt that names correspond, as those of views of one image do, if the names of their folders are taken out.
     Files may be numbered in each folder, unless they look alike, or like inverted copies."""
     names = dict.fromkeys(files.paths(*files.image_suffixes))
-    every, bare, looked = 1 + len(names) // _MOST_NAMES, dict[str, str](), 0
+    paths_of: dict[str, str] = {}  # by the path without the word of its folder
+    compared, every = 0, 1 + len(names) // _MOST_NAMES
     for path in names:
         folder, slash, name = path.rpartition("/")
         word = folder.rpartition("/")[2]
         if re.search("[A-Za-z]{2}", word) and word.lower() in name.lower():
             name = re.sub(rf"(?<![A-Za-z]){re.escape(word)}(?![A-Za-z])", "", name, count=1, flags=re.IGNORECASE)
-        bare |= {folder + slash + name: path} if crc32(os.fsencode(name)) % every == 0 else {}
-    for image, other, pairs in (*files.pairs, *replace(files, every=[*bare]).pairs):
+        if crc32(os.fsencode(name)) % every == 0:
+            paths_of[folder + slash + name] = path
+    for image, other, pairs in (*files.pairs, *replace(files, every=[*paths_of]).pairs):
         whole = [path for both in pairs[:FEW] for path in both if path in names or not re.search(r"\d[^/]*$", path)]
         stems = (os.path.splitext(os.path.basename(path))[0] for path in whole)
         is_numbered = os.path.dirname(image) != os.path.dirname(other) and all(map(_PLAIN_NUMBER.fullmatch, stems))
-        looked += is_numbered
+        compared += is_numbered
         bits = list[int]()
-        with suppress(SampleError, MissingDependencyError):
-            for both in pairs[:_SAMPLED] if is_numbered and looked <= _SAMPLED and image_suffix(pairs[0][0]) else ():
-                one, two = (perceptual_hash(read_raw(files.root, bare.get(path, path))) for path in both)
-                bits.append((one ^ two).bit_count())
-        if not is_numbered or (bits and median(min(n, HASH_BITS - n) for n in bits) < _ONE_SCENE_BITS):
+        if is_numbered and compared <= _SAMPLED and image_suffix(pairs[0][0]):
+            with suppress(SampleError, MissingDependencyError):
+                for both in pairs[:_SAMPLED]:
+                    one, two = (perceptual_hash(read_raw(files.root, paths_of.get(path, path))) for path in both)
+                    bits.append(min((one ^ two).bit_count(), HASH_BITS - (one ^ two).bit_count()))
+        if not is_numbered or (bits and median(bits) < _ONE_SCENE_BITS):
             rule = f"{' and '.join(sorted((image, other)))} have names that correspond"
             yield f"{rule}, as images and what belongs to them have"
             return
@@ -413,11 +496,15 @@ def archives(files: Files) -> Iterator[Proposal]:
         return
     pattern = re.sub(r"\d+", "*", split_form(paths[0]))
     endings = sorted({split_name(name)[1].lower() for name in names})
-    images = tuple(one for one in endings if one.count(".") == one.startswith("image.") and image_suffix(f"x.{one}"))
-    masks = [one for one in endings if image_suffix(f"x.{one}") and _MASK_WORD.fullmatch(one.rpartition(".")[0])]
-    fields: dict[str, tuple[Kind, str]] = {"mask": ("mask", masks[0])} if masks else {}
-    fields |= {"text": ("text", "txt")} if "txt" in endings and paths[0].endswith(".tar") else {}
-    label = next((one for one in endings if one.rpartition(".")[2] == "cls"), None)
+    of_images = [ending for ending in endings if image_suffix(f"x.{ending}")]
+    images = tuple(ending for ending in of_images if re.fullmatch(r"(?:image\.)?[^.]+", ending))
+    masks = [ending for ending in of_images if _MASK_WORD.fullmatch(ending.rpartition(".")[0])]
+    fields: dict[str, tuple[Kind, str]] = {}
+    if masks:
+        fields["mask"] = "mask", masks[0]
+    if "txt" in endings and paths[0].endswith(".tar"):
+        fields["text"] = "text", "txt"
+    label = next((ending for ending in endings if ending.rpartition(".")[2] == "cls"), None)
     found = list[tuple[Archives, Sequence[Remark]]]()
     if images and (label or fields):  # as WebDataset's
         further = {*endings}.difference(images, [label, "key.txt", "json"], (ending for _, ending in fields.values()))
@@ -426,20 +513,22 @@ def archives(files: Files) -> Iterator[Proposal]:
     else:
         further = {os.path.splitext(name)[1] for name in {*names}.difference(inside)}
         for _, folder, _, doubts in folders(Files(files.root / paths[0], inside)):
-            of_archive = pattern.replace("{split}", "*") if "{split}" in folder.image else pattern
-            splits = None if "{split}" in folder.image else splits_for(pattern, "label" in folder.kinds())
+            of_archive, splits = pattern, splits_for(pattern, "label" in folder.kinds())
+            if "{split}" in folder.image:
+                of_archive, splits = pattern.replace("{split}", "*"), None
             inner = folder.image if folder.image != "*" else None
             found.append((Archives(of_archive, members=inner, splits=splits), doubts))
     rule = f"{paths[0]} holds further files ({', '.join(sorted(further)[:6])}): unpack it, and run init on the folder"
+    unread = [(1, rule)] if further else []
     for source, doubts in found:
-        yield "archives", source, (pattern,), [*doubts, *([(1, rule)] if further else [])]
+        yield "archives", source, (pattern,), [*doubts, *unread]
 
 
 def videos(files: Files) -> Iterator[Proposal]:
     """Yield the sources of the videos of each suffix, in folders of splits and of classes as images are."""
-    for suffix in (one for one in VIDEO_SUFFIXES if one in files.by_suffix):
+    for suffix in filter(files.by_suffix.get, VIDEO_SUFFIXES):
         for _, folder, _, doubts in folders(replace(files, image_suffixes=(suffix,))):
-            pattern = folder.image + "/*" * folder.image.endswith("**") + suffix
+            pattern = re.sub(r"\*\*$", "**/*", folder.image) + suffix
             check = (0, f"one of {_EVERY} frames is taken (every=)")
             yield "videos", Video(pattern, every=_EVERY, splits=splits_for(pattern)), (pattern,), (*doubts, check)
 
