@@ -11,7 +11,7 @@ from PIL import Image
 
 import tfprep
 from tests.sources.building import read_rejected, write_picture
-from tests.sources.detection.test_layouts import lay_out
+from tests.sources.detection.test_layouts import OBJECTS, found_in, lay_out
 from tests.sources.test_parquet import row
 from tests.sources.test_parquet import write as write_parquet
 from tfprep import Recipe, codecs, sources
@@ -156,12 +156,21 @@ def content(data: Any, names: tuple[str, ...]) -> dict[bytes, Any]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("to", "names"), [("webdataset", ("0", "1")), ("parquet", ("a", "b"))]
-)  # the first has numbers
+# WebDataset's has numbers.
+@pytest.mark.parametrize(("to", "names"), [("webdataset", ("0", "1")), ("parquet", ("a", "b"))])
 def test_an_export_comes_back(tmp_path, to: Format, names):
     data, folder = exported(tmp_path, to)
     source = detect(folder).source
     assert source.kinds().keys() == STORE.keys()
     tfprep.build(Recipe(name="again", source=source, store=STORE), tmp_path / "again", folder, options=SERIAL)
     assert content(tfprep.open(tmp_path / "again"), names) == content(data, ("a", "b"))
+
+
+def test_boxes_of_an_export_come_back(tmp_path):
+    lay_out(tmp_path / "raw", '# t.jsonl=rows:::{"f":"PATH","b":[[14,10,42,30]],"l":["cat"]}')
+    source = sources.Table("t.jsonl", "f", fields={"boxes": ("boxes", "b"), "box_labels": ("label", "l")})
+    store = {"image": codecs.Png(), "boxes": codecs.Scalar(), "box_labels": codecs.Scalar()}
+    tfprep.build(Recipe(name="set", source=source, store=store), tmp_path / "built", tmp_path / "raw", options=SERIAL)
+    export(tfprep.open(tmp_path / "built"), tmp_path / "export", "parquet")
+    found = found_in(detect(tmp_path / "export"), tmp_path / "export")
+    assert [value for _, value in found.values()] == [OBJECTS] * 4

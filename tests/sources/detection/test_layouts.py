@@ -279,6 +279,14 @@ def slices(root: Path) -> None:
         write(root, f"{'ab'[number % 2]}/{number}.dcm", dicom(np.full((9, 9), number, np.uint16), patient="p"))
 
 
+def two_images_in_a_sample(root: Path) -> None:
+    tar_of_a_mac(root)
+    with tarfile.open(root / "train.tar", "a") as archive:
+        write_picture(root / "0.png", 0)
+        archive.add(root / "0.png", "0.png")
+    (root / "0.png").unlink()
+
+
 def zip_of_coco(root: Path) -> None:
     class_folders_in_zips(root)
     with zipfile.ZipFile(root / "train.zip", "a") as archive:
@@ -318,9 +326,10 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     "images/a# masks/a#=rgb0,9": "a mask has one channel of class numbers, this one is RGB",
     copies_in_two_splits: "6 of 19 images opened are in two splits, with the same name and bytes",
     "images/b# masks/b#=0,1 images/c# masks/c#=0,1 masks/a0=0,1 masks/a1=0,1": "no source reads masks/a0.png, masks/a1.png",
-    "im/a# im/b# t.csv=rows:im/:one,other,label:NAME,OTHER,LABEL": "not read: other",
+    "im/a# im/b# t.csv=rows:im/:one_id,other_id,label:NAME,OTHER,LABEL": "not read: other_id",
     "im/# t.csv=rows:im/:image,labels:NAME,['LABEL']": "others in 'labels' are lists",
     one_mask_of_another_size: "rejects 1 of 12 samples opened, such as .*mask is 9 x 9, and its image 56 x 40",
+    two_images_in_a_sample: "train.tar holds further files \\(jpg, png\\): unpack it",
     zip_of_coco: "train.zip holds further files \\(.json, .txt\\): unpack it",
     "images/# labels/#.txt=line": "write classes.txt with a name on each line",
     "images/# masks/#": "JPEG does not keep class numbers: write masks as PNG",
@@ -333,6 +342,7 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     "im/# t.csv=rows:im/:image,patient_id:NAME,LABEL": "no column has the name of a label; it may be patient_id",
     "x/a# y/a#": r"x/\* and y/\*.jpg have names that correspond|x/\*.jpg and y/\* have names that correspond",
     "left/a# left/b# right/a# right/b#": "left, right have names of images, dates",
+    "256/a# 512/b#": "256, 512 have names of images, dates, patients or sequences",
     "ball/0000# car/0000# car/00004": r"ball/.* and car/.* have names that correspond",
     "train/cat/a# train/dog/b# extra/c#": "images are in folders of several depths: extra",
     "train/cat/a# train/dog/b# val/emu/c#": "val has the classes emu, which train does not have",
@@ -395,8 +405,9 @@ def parquet_whose_test_has_no_labels(root: Path) -> None:
 CHECKED: dict[Callable[[Path], None] | str, str] = {
     "im/# t.csv=rows:im/:image,a,b,later:NAME,FLAGS,0": "the label is ('a', 'b', 'later') (label=)",
     "im/# im/a# t.csv=rows:im/:id,label,Lesion~ID:STEM,LABEL,FLAG": "images with one 'Lesion ID' may get into two splits",
+    "im/a/a# im/b/b# labels.json=coco:im/": "images of one folder, such as im/a, may get into two splits",
     "im/# im/a# t.csv=rows:im/:id,label:STEM,LABEL|c": "cells of 'label' hold several classes, or one: 'a|c' is ['a', 'c']; ",
-    "run/run1_f0# run/run2_f0# walk/walk3_f0#": "frames of one series, such as run/run1_f*, may get into two splits",
+    "run/run1_f0# run/run2_f0# walk/walk3_f0#": "frames of one series, such as run/run1*, may get into two splits",
     parquet_whose_test_has_no_labels: "images of test-00000-of-00001.parquet have no labels, and are left out",
     "a# b# train.csv=rows:a:id,label:STEM,LABEL test.csv=rows:b:id,label:STEM,0": "test has the classes 0, which train does",
 }

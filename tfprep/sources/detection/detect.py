@@ -39,9 +39,8 @@ _MOST_COLORS = 64
 _UNREAD = (ORPHAN, "image without its", "image that does not fit")
 """How sources name files that they pass over."""
 _SIDE_SEEN, _PIXELS_PER_COLOR, _DIFFERENT_COUNTS = 256, 8, 2
-_SERIES = "(.*[0-9][^/]*[^/0-9])[0-9][^/]*[.][^./]+$|(.+)"
-"""Finds what the names of frames or slices have in common, which have a number before their own: `video1_frame_002.jpg`."""
-_KEYS_SEEN = 100_000
+_SERIES = "(.*[0-9][^/]*)[._ -][^/._ -]*[.][^./]+$|(.+)"
+"""Finds what the names of frames, slices or copies have in common: a number, and what is before the end: `video1_002.jpg`."""
 
 
 @dataclass
@@ -58,6 +57,7 @@ class Facts:
     used: set[int] = field(default_factory=set)  # `hash` of the path of each file that samples are made of
     folder_words: Counter[str] = field(default_factory=Counter)  # words for splits in their folders
     file_words: Counter[str] = field(default_factory=Counter)  # and in the names of their files
+    folders: set[str] = field(default_factory=set)  # of the samples
     series: Counter[str] = field(default_factory=Counter)  # number of samples by what `_SERIES` finds, or ""
     opened: int = 0
     problems: list[str] = field(default_factory=list)  # what is wrong with samples
@@ -93,16 +93,12 @@ class Reading:
         lines = [repr(self.source), f"{facts.splits.total()} samples: {_counted(facts.splits)}"]
         lines += [f"{name}: {len(counts)} classes: {_counted(counts)}" for name, counts in facts.labels.items()]
         further = [f"{name} ({kind})" for name, kind in facts.kinds.items() if name not in ("image", *facts.labels)]
-        if further:
-            lines.append(f"further fields: {', '.join(further)}")
-        if facts.sizes:
-            by_area = sorted(facts.sizes, key=lambda size: size[0] * size[1])
-            sizes = dict.fromkeys(f"{width} x {height}" for height, width in (by_area[0], by_area[-1]))
-            lines.append(f"image sizes, {len(facts.sizes)} opened: {' to '.join(sizes)}")
-        if facts.turned:
-            lines.append(f"turned by EXIF, {len(facts.sizes)} opened: {facts.turned}")
-        if facts.deep:
-            lines.append("images are not 8-bit RGB, and are stored without loss")
+        lines += [f"further fields: {', '.join(further)}"] if further else []
+        by_area = sorted(facts.sizes, key=lambda size: size[0] * size[1])
+        sizes = dict.fromkeys(f"{width} x {height}" for height, width in (*by_area[:1], *by_area[-1:]))
+        lines += [f"image sizes, {len(facts.sizes)} opened: {' to '.join(sizes)}"] if sizes else []
+        lines += [f"turned by EXIF, {len(facts.sizes)} opened: {facts.turned}"] if facts.turned else []
+        lines += ["images are not 8-bit RGB, and are stored without loss"] if facts.deep else []
         for name, numbers in facts.mask_numbers.items():
             lines.append(f"{name}: class numbers {', '.join(map(str, sorted(numbers)))} in the masks opened")
         lines += [f"{reason}: {count}" for reason, count in facts.tally.items()]
@@ -183,7 +179,9 @@ def _accounted(files: Files, layout: str, source: Any, declared: Sequence[str], 
     left = [path for path in files.every if hash(path) not in facts.used and path not in explained]
     left = [path for path in left if all(pattern.match_path(path) is None for pattern in patterns)]
     of_tests = (path for path in left if image_suffix(path) and is_test(path.rpartition("/")[0]))
-    unlabeled = {path for path in of_tests if facts.splits.keys().isdisjoint(path.split("/"))}
+    unlabeled = {
+        path for path in of_tests if {*facts.splits, *chain(*facts.labels.values())}.isdisjoint(path.split("/"))
+    }
     have_masks = any(unlabeled.issuperset(both) for _, _, pairs in files.pairs for both in pairs)
     if unlabeled and not have_masks:
         left = [path for path in left if path not in unlabeled]
@@ -207,15 +205,17 @@ def _fitted(source: Any, files: Files) -> tuple[Any, Facts, list[Remark]]:
         few = _FEW_WRONG * facts.opened
         found = [(one, looked(one)) for one in sources]
         source, facts = min(found, key=lambda one: max(few, len(one[1].problems)))
+        if source.pixels == {"image": forms[-1]}:
+            remarks.append((0, "images have several pages, and the first one is read (page=)"))
     numbers = sorted({*chain(*facts.masks)})
     if isinstance(source, Paired) and numbers in ([0, 255], [0, 65535]):
         source = replace(source, numbers={0: 0, numbers[1]: 1})
         facts = looked(source)
-        remarks = [(0, f"the masks hold 0 and {numbers[1]}: two classes, 0 and 1 (numbers=)")]
+        remarks.append((0, f"the masks hold 0 and {numbers[1]}: two classes, 0 and 1 (numbers=)"))
     elif isinstance(source, Paired) and numbers[-1:] == [11] and str(source.mask).startswith("{split}annot/"):
         source = replace(source, classes=CAMVID_CLASSES, void=11)
         facts = looked(source)
-        remarks = [(0, "the masks are taken for those of CamVid, in which 11 is void (void=)")]
+        remarks.append((0, "the masks are taken for those of CamVid, in which 11 is void (void=)"))
     return source, facts, remarks
 
 
@@ -249,10 +249,10 @@ def _counted_entries(facts: Facts, listing: Listing, paths: Collection[int]) -> 
         facts.empty[entry.split] += image in paths and any(path not in paths for path in beside)
         facts.splits[entry.split] += 1
         folder, _, file = entry.key.rpartition("/")
+        facts.folders.add(folder)
         facts.folder_words.update({*split_words(folder)})
         facts.file_words.update(split_words(file)[:1])
-        if len(references) <= _KEYS_SEEN:
-            facts.series.update(re.findall(_SERIES, entry.key)[0][:1])
+        facts.series.update(re.findall(_SERIES, entry.key)[0][:1])
         values = dict(zip(listing.values, entry.values, strict=True))
         if "objects" in values:
             facts.empty[entry.split] += not values["objects"]["objects"]
@@ -325,9 +325,8 @@ def _vetoes(source: Any, facts: Facts, files: Files) -> Iterator[Remark]:
         words = words | facts.file_words
     series = facts.series.keys() - {""}
     frames = facts.series.total() - facts.series[""]
-    are_frames = (
-        frames > facts.series[""] and len({os.path.dirname(name) for name in series}) < len(series) <= frames / 2
-    )
+    of_series = {os.path.dirname(name) for name in series}
+    are_frames = frames > facts.series[""] and len(of_series) < len(series) <= frames / 2
     dropped = len(facts.dropped)
     drawn = [path for path, is_drawn in facts.drawn.items() if is_drawn and isinstance(source, Folder | Archives)]
     numbers = sorted({*chain(*facts.masks)})
@@ -343,6 +342,8 @@ def _vetoes(source: Any, facts: Facts, files: Files) -> Iterator[Remark]:
         (1, draws and re.search(rb"(?m)^configs:", files.head("README.md")), "configs: in README.md may say the splits"),
         (0, draws and are_frames, f"frames of one series, such as {min(series, default='')}*, may get into two splits "
          f"(splits=Fractions(..., group_by={_SERIES!r}))"),
+        (0, draws and not isinstance(source, Archives) and "label" not in facts.kinds and len(facts.folders) > 1,
+         f"images of one folder, such as {min(facts.folders)}, may get into two splits (group_by='(.*)/')"),
         (0, not draws and len(facts.splits) == 1, f"all samples are in the split {splits!r}; none is left for another"),
         (1, re.search("(?i)train[_-]?val", splits) and sum(not is_test(split) for split in facts.splits) > 1,
          f"images of {splits} may be in two splits (splits= takes some of them)"),
@@ -363,6 +364,7 @@ def _vetoes(source: Any, facts: Facts, files: Files) -> Iterator[Remark]:
          f"files such as {''.join(drawn[:1])} have few colors, as masks have, and others are pictures (sources.Paired)"),
         (1, numbers and max({0, *numbers} - {255}) >= _MOST_COLORS,
          f"the masks hold {', '.join(map(str, numbers[:8]))}, ...: are these objects, depths, shades of gray or soft edges?"),
+        (0, len(numbers) == 1, f"all masks opened hold {numbers[:1]} only"),
         (1, numbers in ([0, 255], [0, 65535]), "the masks hold 0 and 255, which sources.Paired makes two classes (numbers=)"),
         (1, of_objects and len(most_objects) > _DIFFERENT_COUNTS,
          f"each mask holds 1, 2, 3, ... up to another number, at most {max(most_objects, default=0)}, as numbers of objects "

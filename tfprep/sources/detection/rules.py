@@ -157,10 +157,11 @@ _NUMBER = re.compile(r"-?\d+(?:[.]\d*)?(?:e-?\d+)?")
 _NO_CLASS = re.compile(r"[\[{].*|-?\d*[.]\d*[1-9]\d*")
 """Cells that are lists as text, or numbers with fractions."""
 _FLAGS = ({"0", "1"}, {"-1", "1"}, {"true", "false"})
-_CELLS_SHOWN = 3
 
 Columns: TypeAlias = Mapping[str, Sequence[Any]]
 """The cells of the first rows of a table by column; () for a column that holds files."""
+Images: TypeAlias = tuple[str, str, list[str]]
+"""The column that names or holds images, the path of an image with this column in braces, and the path of each image."""
 Options: TypeAlias = dict[str, Any]
 
 
@@ -175,7 +176,7 @@ def tables(files: Files) -> Iterator[Proposal]:
         columns = _columns(files, paths[0])
         found = _image(files, paths[0], columns)
         if found is not None:
-            yield from _table(files, pattern, paths, columns, *found)
+            yield from _table(files, pattern, paths, columns, found)
 
 
 def _columns(files: Files, path: str) -> Columns:
@@ -191,16 +192,13 @@ def _columns(files: Files, path: str) -> Columns:
     return columns
 
 
-def _image(files: Files, path: str, columns: Columns) -> tuple[str, str, list[str]] | None:
-    """Return the column that names or holds images, the path of an image with it, and the path of each; None if there is none.
-    SourceError if the images are nowhere."""
+def _image(files: Files, path: str, columns: Columns) -> Images | None:
+    """Return the column of images; None if there is none. SourceError if the images are nowhere."""
     found = [(name != "image", name, name, list[str]()) for name, cells in columns.items() if not cells]
     for column in filter(None, columns):
         cells = [str(cell).replace("\\", "/") for cell in columns[column]]
         filled = [cell for cell in cells[:FEW] if cell not in ("None", "")]
-        if not filled:
-            continue
-        are_files = all(map(image_suffix, filled))
+        are_files = bool(filled) and all(map(image_suffix, filled))
         for suffix in ("", *sorted({suffix for _, suffix in files.images})):
             try:
                 place = files.image_place([f"{cell}{suffix}" for cell in filled], path, f"{column!r} names")
@@ -213,10 +211,9 @@ def _image(files: Files, path: str, columns: Columns) -> tuple[str, str, list[st
     return min(found, key=lambda one: one[0])[1:] if found else None
 
 
-def _table(
-    files: Files, pattern: str, paths: Sequence[str], columns: Columns, of_image: str, image: str, images: Sequence[str]
-) -> Iterator[Proposal]:
+def _table(files: Files, pattern: str, paths: Sequence[str], columns: Columns, found: Images) -> Iterator[Proposal]:
     """Yield the source of the tables of one pattern, unless they hold nothing about their images."""
+    of_image, image, images = found
     kept = [path for path in paths if columns.keys() <= {*column_names(files.root / path)}]
     unlabeled = [path for path in paths if path not in kept and is_test(path)]
     place, slash, name = image.rpartition("/")
@@ -236,7 +233,7 @@ def _table(
         options |= {"splits": None, "split": of_split}
     remarks += [(0, f"images of {path} have no labels, and are left out") for path in unlabeled]
     of_tests = (_image(files, path, _columns(files, path)) for path in unlabeled)
-    declared = [*kept, *unlabeled, *chain(*(found[2] for found in of_tests if found is not None))]
+    declared = [*kept, *unlabeled, *chain(*(one[2] for one in of_tests if one is not None))]
     said = [(share, f"{paths[0]}: {text:.400}") for share, text in remarks]
     yield "table", source(table, image, **options), declared, said
 
@@ -266,6 +263,7 @@ def _roles(columns: Columns, known: set[str | None], images: Sequence[str]) -> t
     used.update(label if isinstance(label, tuple) else (label,))
     unread = [name for name in columns if name not in used and _plain(name) not in _OF_FILES and _varies(columns[name])]
     groups = [name for name in unread if not of_rows and _GROUP.fullmatch(name) and _plain(name) not in _LABELS]
+    groups = [name for name in groups if len({*map(str, columns[name])}) < len(columns[name])]
     unread = [name for name in unread if name not in groups]
     if isinstance(label, str):  # a number of each class says nothing more
         unread = [name for name in unread if split_words(name) or not _says_the_same(columns[name], columns[label])]
@@ -315,9 +313,8 @@ def _label(columns: Columns, of_rows: bool, may_lack: bool) -> tuple[Any, str | 
     if not named and (may_lack or not varied):
         return None, None, []
     label = min(named or varied[:1], key=lambda name: all(map(_NUMBER.fullmatch, texts[name])))
-    remarks: list[Remark] = []
-    if not named:
-        remarks.append((1, f"no column has the name of a label; it may be {label} (label=)"))
+    unnamed = (1, f"no column has the name of a label; it may be {label} (label=)")
+    remarks: list[Remark] = [] if named else [unnamed]
     if of_rows or any(isinstance(cell, list) for cell in columns[label]):
         return label, None, remarks
     classes = sorted({*texts[label]})
@@ -328,6 +325,9 @@ def _label(columns: Columns, of_rows: bool, may_lack: bool) -> tuple[Any, str | 
         rule = "are lists, fractions, all different or all the same, not like classes"
         scalar = f"(a number to predict is read by fields={{{label!r}: ('scalar', {label!r})}})"
         remarks.append((1, f"{odd[0]!r:.40} and others in {label!r} {rule} {scalar}"))
+    numbers = [int(name) for name in classes if name.isdecimal()]
+    if len(numbers) == len(classes) > 2 and max(numbers) > len(numbers):
+        remarks.append((0, f"the numbers in {label!r} are taken for classes, not for amounts"))
     separator, several = _separator(label, classes)
     return label, separator, [*remarks, *several]
 
@@ -339,8 +339,10 @@ def _separator(label: str, cells: Sequence[str]) -> tuple[str | None, list[Remar
         several = [cell for cell in cells if len(classes[cell]) > 1]
         counts = Counter(part for of_cell in classes.values() for part in {*of_cell})
         if several and (separator == "|" or max(counts.values()) > 1):
-            shown = "; ".join(f"{cell!r} is {classes[cell]}" for cell in several[:_CELLS_SHOWN])
-            is_sure = separator == "|" or counts.keys() <= {*cells}
+            shown = "; ".join(f"{cell!r} is {classes[cell]}" for cell in several[:3])
+            # Tags, as of Planet, have more combinations than tags; names of several words do not, or all have two words.
+            are_tags = len(counts) < len(cells) and len({*map(len, classes.values())}) > 2
+            is_sure = separator == "|" or counts.keys() <= {*cells} or are_tags
             return separator, [(not is_sure, f"cells of {label!r} hold several classes, or one: {shown} (separator=)")]
     return None, []
 
@@ -377,7 +379,7 @@ def masks(files: Files) -> Iterator[Proposal]:
 
 _IMAGE_WORD = r"i(?:mage|mg)s?|photos?|pictures?|pics?|dsc"
 _PARTS = (
-    rf"{_MASK_WORD.pattern}|{_IMAGE_WORD}|jpegimages|raw|rgb|inputs?|frames|instances?|panoptic|depths?|bands?|channels?|b\d\d"
+    rf"{_MASK_WORD.pattern}|{_IMAGE_WORD}|jpegimages|jpe?g|png|tiff?|raw|rgb|inputs?|frames|instances?|panoptic|depths?|bands?|channels?|b\d\d"
     r"|disp(?:arit(?:y|ies))?|flows?|surface_?normals|alphas?|mattes?|[hl]r|left|right|visible|vis?|thermal|infrared|n?ir|extra|anchors?"
     r"|unlabell?ed|quer(?:y|ies)|gallery|database|index|ref(?:erence)?s?|dist(?:orted)?|contents?|styles?|sources?|fg|bg"
     r"|(?:patient|subject|scan|session|sequence|seq|video|visit|plot)s?[ _-]*\d+|before|after|pre|post"
@@ -428,10 +430,9 @@ def folders(files: Files) -> Iterator[Proposal]:
             patterns.append("/".join([*levels, "**" if place >= 0 and inner == every else "*"]))
     for pattern in dict.fromkeys(patterns):
         of_classes = "{label}" in pattern
-        layout = "folders" if of_classes else "images"
         unlabeled = [] if of_classes else ["no folder or file says the classes of these images; their names may"]
         source = Folder(pattern, splits=splits_for(pattern, of_classes))
-        yield layout, source, (), [(1, doubt) for doubt in (*doubts, *unlabeled)]
+        yield "folders" if of_classes else "images", source, (), [(1, doubt) for doubt in (*doubts, *unlabeled)]
 
 
 def _about_names(files: Files, classes: Sequence[str]) -> Iterator[str]:
@@ -441,7 +442,8 @@ def _about_names(files: Files, classes: Sequence[str]) -> Iterator[str]:
     numbered = [name for name, form in form_of.items() if counts[form] > 1]
     numbers = sorted(map(int, filter(str.isdecimal, numbered)))
     odd = [*filter(_PART.fullmatch, classes)]
-    starts_late = bool(numbers) and numbers[0] > 1 and numbers[-1] - numbers[0] < len(numbers)  # such as 12, 13
+    # Such as the days 12 and 13, or the sizes 256 and 512.
+    starts_late = bool(numbers) and numbers[0] > 1 and (numbers[-1] - numbers[0] < len(numbers) or numbers[0] > 99)
     if all(map(_GROUP_FOLDER.fullmatch, classes)):
         odd = odd or [*classes]
     elif starts_late or not all(map(_NUMBER_OF_CLASS.fullmatch, numbered)):
@@ -508,6 +510,9 @@ def archives(files: Files) -> Iterator[Proposal]:
     found = list[tuple[Archives, Sequence[Remark]]]()
     if images and (label or fields):  # as WebDataset's
         further = {*endings}.difference(images, [label, "key.txt", "json"], (ending for _, ending in fields.values()))
+        stems = Counter(stem for stem, ending in map(split_name, names) if ending.lower() in images)
+        if max(stems.values()) > 1:  # such as a JPEG and a PNG, which may be its mask
+            further.update(images)
         splits = splits_for(pattern, label is not None)
         found.append((Archives(pattern, images, label, fields=fields, splits=splits), ()))
     else:
