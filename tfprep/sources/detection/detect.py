@@ -334,6 +334,7 @@ def _vetoes(source: Any, facts: Facts, files: Files) -> Iterator[Remark]:
     of_objects = all({0, *of_mask} == {*range(of_mask[-1] + 1)} for of_mask in facts.masks)
     in_train = set[str]().union(*(classes for split, classes in facts.classes.items() if "train" in split.lower()))
     strange = {split: sorted(classes - in_train)[:3] for split, classes in facts.classes.items() if in_train}
+    single = [name for name, count in facts.labels.get("label", {}).items() if count == 1]
     wrong = f"{len(facts.problems)} of {facts.opened} samples opened, such as {''.join(facts.problems[:1])}"
     for share, applies, text in (
         (1, draws and files.paths(".dcm"), "DICOM files of one patient may get into two splits (group_by='PatientID')"),
@@ -344,6 +345,7 @@ def _vetoes(source: Any, facts: Facts, files: Files) -> Iterator[Remark]:
          f"(splits=Fractions(..., group_by={_SERIES!r}))"),
         (0, draws and not isinstance(source, Archives) and "label" not in facts.kinds and len(facts.folders) > 1,
          f"images of one folder, such as {min(facts.folders)}, may get into two splits (group_by='(.*)/')"),
+        (0, draws and single, f"classes with one sample, such as {''.join(single[:1])}, are in one split only"),
         (0, not draws and len(facts.splits) == 1, f"all samples are in the split {splits!r}; none is left for another"),
         (1, re.search("(?i)train[_-]?val", splits) and sum(not is_test(split) for split in facts.splits) > 1,
          f"images of {splits} may be in two splits (splits= takes some of them)"),

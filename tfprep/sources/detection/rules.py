@@ -325,8 +325,8 @@ def _label(columns: Columns, of_rows: bool, may_lack: bool) -> tuple[Any, str | 
         rule = "are lists, fractions, all different or all the same, not like classes"
         scalar = f"(a number to predict is read by fields={{{label!r}: ('scalar', {label!r})}})"
         remarks.append((1, f"{odd[0]!r:.40} and others in {label!r} {rule} {scalar}"))
-    numbers = [int(name) for name in classes if name.isdecimal()]
-    if len(numbers) == len(classes) > 2 and max(numbers) > len(numbers):
+    numbers = [float(name) for name in classes if _NUMBER.fullmatch(name)]
+    if len(numbers) == len(classes) > 2 and (min(numbers) < 0 or max(numbers) > len(numbers)):
         remarks.append((0, f"the numbers in {label!r} are taken for classes, not for amounts"))
     separator, several = _separator(label, classes)
     return label, separator, [*remarks, *several]
@@ -379,10 +379,10 @@ def masks(files: Files) -> Iterator[Proposal]:
 
 _IMAGE_WORD = r"i(?:mage|mg)s?|photos?|pictures?|pics?|dsc"
 _PARTS = (
-    rf"{_MASK_WORD.pattern}|{_IMAGE_WORD}|jpegimages|jpe?g|png|tiff?|raw|rgb|inputs?|frames|instances?|panoptic|depths?|bands?|channels?|b\d\d"
-    r"|disp(?:arit(?:y|ies))?|flows?|surface_?normals|alphas?|mattes?|[hl]r|left|right|visible|vis?|thermal|infrared|n?ir|extra|anchors?"
-    r"|unlabell?ed|quer(?:y|ies)|gallery|database|index|ref(?:erence)?s?|dist(?:orted)?|contents?|styles?|sources?|fg|bg"
-    r"|(?:patient|subject|scan|session|sequence|seq|video|visit|plot)s?[ _-]*\d+|before|after|pre|post"
+    rf"{_MASK_WORD.pattern}|{_IMAGE_WORD}|jpe?g(?:images)?|png|tiff?|raw|rgb|inputs?|frames|instances?|panoptic|depths?|bands?"
+    r"|channels?|b\d\d|disp(?:arit(?:y|ies))?|flows?|surface_?normals|alphas?|mattes?|[hl]r|left|right|visible|vis?|thermal|infrared"
+    r"|n?ir|extra|anchors?|unlabell?ed|quer(?:y|ies)|gallery|database|index|ref(?:erence)?s?|dist(?:orted)?|contents?|styles?|sources?"
+    r"|(?:patient|subject|scan|session|sequence|seq|video|visit|plot)s?[ _-]*\d+|before|after|pre|post|fg|bg|docs|assets|figures"
     r"|clean|clear|noisy|haz[ey]|blur(?:red|ry)?|sharp|low|high|gray|grey|colou?r|original|augmented|resized|cropped|processed"
 )
 _PART = re.compile(rf"(?:{_PARTS})(?:[ _-]+(?:{_PARTS}))*[ _-]?\d*", re.IGNORECASE)
