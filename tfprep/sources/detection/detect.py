@@ -38,7 +38,7 @@ _MOST_COLORS = 64
 """A mask has one color or number for each class; a picture has thousands."""
 _UNREAD = (ORPHAN, "image without its", "image that does not fit")
 """How sources name files that they pass over."""
-_SIDE_SEEN, _PIXELS_PER_COLOR, _DIFFERENT_COUNTS = 256, 8, 2
+_SIDE_SEEN, _PIXELS_PER_COLOR, _DIFFERENT_COUNTS, _KEYS_SEEN = 256, 8, 2, 100_000
 _SERIES = "(.*[0-9][^/]*)[._ -][^/._ -]*[.][^./]+$|(.+)"
 """Finds what the names of frames, slices or copies have in common: a number, and what is before the end: `video1_002.jpg`."""
 
@@ -114,18 +114,10 @@ class NotRecognized(SourceError):
 
 
 def detect(folder: Path, layout: str | None = None, ignore: Sequence[str] = ()) -> Reading:
-    """Find the source that reads every data file of a folder.
+    """Return the source that reads every data file of a folder, with what is known about it.
 
-    Args:
-        folder: The folder.
-        layout: The layout to take; its doubts become what should be checked. None for the only one that fits.
-        ignore: Patterns of files to leave out, as of `fnmatch`, for paths relative to the folder.
-
-    Returns:
-        The source, and what is known about the folder.
-
-    Raises:
-        NotRecognized: No source fits, or several do.
+    `layout` is the layout to take, whose doubts become what should be checked; None for the only one that fits. `ignore` are
+    patterns of files to leave out, as of `fnmatch`, for paths relative to the folder. NotRecognized if no source or several fit.
     """
     files = Files.of(folder, ignore)
     proposals, readings, causes = list[Proposal](), list[Reading](), list[str]()
@@ -252,7 +244,8 @@ def _counted_entries(facts: Facts, listing: Listing, paths: Collection[int]) -> 
         facts.folders.add(folder)
         facts.folder_words.update({*split_words(folder)})
         facts.file_words.update(split_words(file)[:1])
-        facts.series.update(re.findall(_SERIES, entry.key)[0][:1])
+        if len(references) <= _KEYS_SEEN:
+            facts.series.update(re.findall(_SERIES, entry.key)[0][:1])
         values = dict(zip(listing.values, entry.values, strict=True))
         if "objects" in values:
             facts.empty[entry.split] += not values["objects"]["objects"]

@@ -58,8 +58,7 @@ class Files:
     @staticmethod
     def of(root: Path, ignore: Sequence[str] = ()) -> Files:
         """List the files, without those whose path fits a pattern of `fnmatch`. SourceError if a folder cannot be listed."""
-        every: list[str] = []
-        ignored: list[str] = []
+        every, ignored = list[str](), list[str]()
         for folder, names in folders_in(root):
             for path in (join(folder, name) for name in names if may_hold_data(name)):
                 (ignored if any(fnmatchcase(path, pattern) for pattern in ignore) else every).append(path)

@@ -162,7 +162,6 @@ Columns: TypeAlias = Mapping[str, Sequence[Any]]
 """The cells of the first rows of a table by column; () for a column that holds files."""
 Images: TypeAlias = tuple[str, str, list[str]]
 """The column that names or holds images, the path of an image with this column in braces, and the path of each image."""
-Options: TypeAlias = dict[str, Any]
 
 
 def tables(files: Files) -> Iterator[Proposal]:
@@ -238,7 +237,7 @@ def _table(files: Files, pattern: str, paths: Sequence[str], columns: Columns, f
     yield "table", source(table, image, **options), declared, said
 
 
-def _roles(columns: Columns, known: set[str | None], images: Sequence[str]) -> tuple[Any, Options, list[Remark]]:
+def _roles(columns: Columns, known: set[str | None], images: Sequence[str]) -> tuple[Any, dict[str, Any], list[Remark]]:
     """Return the source for a table, its options for the columns, and what is to be said. `known` are the columns of the image
     and the split. Each other column that varies is boxes, the label, a text or a group, or the table is doubtful."""
     # `objects` is read as `objects.bbox`; columns such as `boxes_shape` are of our own exports.
@@ -285,10 +284,6 @@ def _plain(column: str) -> str:
     return re.sub(r"[\W_]", "", column.rpartition(".")[2].lower())
 
 
-def _texts(cells: Sequence[Any]) -> list[str]:
-    return [str(cell).strip() for cell in cells if cell not in (None, "")]
-
-
 def _varies(cells: Sequence[Any]) -> bool:
     """Return True if the cells of a column differ, or if it holds files."""
     return len({*map(str, cells)}) != 1
@@ -303,7 +298,7 @@ def _says_the_same(one: Sequence[Any], other: Sequence[Any]) -> bool:
 def _label(columns: Columns, of_rows: bool, may_lack: bool) -> tuple[Any, str | None, list[Remark]]:
     """Return the column of the label by its name, else columns of 1 and 0, None if there are none; what divides the classes in
     its cells; and what is to be said."""
-    texts = {name: _texts(cells) for name, cells in columns.items()}
+    texts = {name: [str(cell).strip() for cell in cells if cell not in (None, "")] for name, cells in columns.items()}
     varied = [name for name, cells in columns.items() if _varies(cells)]
     named = [name for name in columns if _plain(name) in _LABELS and "." not in name]
     values = {name: {cell.lower().removesuffix(".0") for cell in cells} for name, cells in texts.items()}
@@ -352,7 +347,7 @@ def _boxes(columns: Columns) -> tuple[tuple[str, ...], Any, bool]:
     plain = {re.sub(r"^(?:bbox|box)(?=.)(?!es$)", "", _plain(name)): name for name in reversed([*columns])}
     for form, names in ((form, names.split()) for form, of_form in _BOXES for names in of_form.split(", ")):
         found = tuple(plain[name] for name in names if name in plain)
-        numbers = [[float(n) for cell in _texts(columns[name]) for n in _NUMBER.findall(cell)] for name in found]
+        numbers = [[*map(float, _NUMBER.findall(" ".join(map(str, columns[name]))))] for name in found]
         if len(found) == len(names) and all(numbers):
             are_shares = all(-0.01 <= number <= 1.01 for number in chain(*numbers))
             cells = [cell for cell in columns[found[0]] if isinstance(cell, list) and cell]
@@ -404,9 +399,7 @@ _SAMPLED, _ONE_SCENE_BITS = 8, 16
 
 def folders(files: Files) -> Iterator[Proposal]:
     """Yield class folders or images without classes: each level of folders is a name, the split, or the class.
-
-    Where folders are doubtful, there is a source for each reading.
-    """
+    Where folders are doubtful, there is a source for each reading."""
     every = sorted({folder for folder, _ in files.images})
     deepest = max((folder.count("/") for folder in every), default=0)
     # A folder of a test split may have no classes.
