@@ -35,7 +35,7 @@ ANY = ""
 BOX = [14.0, 10.0, 42.0, 30.0]
 """x0, y0, x1, y1 of the one object of an image; in YOLO's form 0.5 0.5 0.5 0.5."""
 OBJECTS = [("cat", BOX)]
-TAGS = ["a", "b", "a c", "c"]
+TAGS = ["a b", "a c", "b c", "a b c", "a"]
 CONTENT = {
     "line": "0 0.5 0.5 0.5 0.5\n",
     "names": "cat\ndog\n",
@@ -96,7 +96,7 @@ def lay_out(root: Path, text: str) -> list[str]:
                 rows = []
                 for n, name in enumerate(names):
                     words = {"NAME": name.name, "STEM": name.stem, "OTHER": names[-1 - n].name, "LABEL": "ab"[n % 2]}
-                    words |= {"FLAGS": ["1.0,0.0", "0.0,1.0"][n % 2], "FLAG": str(n % 2), "TAGS": TAGS[n % 4]}
+                    words |= {"FLAGS": ["1.0,0.0", "0.0,1.0"][n % 2], "FLAG": str(n % 2), "TAGS": TAGS[n % 5]}
                     words |= {"SPLIT": ["training", "testing"][n // 2 % 2], "PATH": name.as_posix()}
                     filled = row
                     for word, value in words.items():
@@ -175,7 +175,7 @@ READ: list[tuple[str, str | dict[str, str], Any]] = [
     ("images/a# l.csv=rows:images/:filename,width,height,class,xmin,ymin,xmax,ymax:"
      "NAME,56,40,cat,14,10,42,30;NAME,56,40,dog,14,10,42,30", "images/*", [("cat", BOX), ("dog", BOX)]),
     ("maple/maple.# octopus/octopus.# 10eur/#", "{label}/*", None),
-    ("im/# im/a# t.csv=rows:im/:image,labels:NAME,TAGS", "im/*", lambda number: TAGS[number % 4].split()),
+    ("im/# im/a# t.csv=rows:im/:image,labels:NAME,TAGS", "im/*", lambda number: TAGS[number % 5].split()),
     ("im/# t.csv=rows:im/:file,class~id,labels:NAME,FLAG,LABEL", "im/*", a_or_b),
     ("im/# t.csv=rows:im/:image,label,ml_use:im/NAME,LABEL,SPLIT",  # as AutoML's
      {"im/[01].jpg": "training", "im/[23].jpg": "testing"}, a_or_b),
@@ -280,11 +280,11 @@ def slices(root: Path) -> None:
 
 
 def two_images_in_a_sample(root: Path) -> None:
-    tar_of_a_mac(root)
-    with tarfile.open(root / "train.tar", "a") as archive:
-        write_picture(root / "0.png", 0)
-        archive.add(root / "0.png", "0.png")
-    (root / "0.png").unlink()
+    lay_out(root, "0 0.png 0.cls=line")
+    with tarfile.open(root / "train.tar", "w") as archive:
+        for path in [*root.glob("0.*")]:
+            archive.add(path, path.name)
+            path.unlink()
 
 
 def zip_of_coco(root: Path) -> None:
@@ -341,7 +341,6 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     "im/# t.csv=rows:im/:image,label,is_train:NAME,LABEL,FLAG": "not read: is_train",
     "im/# t.csv=rows:im/:image,patient_id:NAME,LABEL": "no column has the name of a label; it may be patient_id",
     "x/a# y/a#": r"x/\* and y/\*.jpg have names that correspond|x/\*.jpg and y/\* have names that correspond",
-    "left/a# left/b# right/a# right/b#": "left, right have names of images, dates",
     "256/a# 512/b#": "256, 512 have names of images, dates, patients or sequences",
     "ball/0000# car/0000# car/00004": r"ball/.* and car/.* have names that correspond",
     "train/cat/a# train/dog/b# extra/c#": "images are in folders of several depths: extra",

@@ -240,6 +240,7 @@ def _table(files: Files, pattern: str, paths: Sequence[str], columns: Columns, f
 def _roles(columns: Columns, known: set[str | None], images: Sequence[str]) -> tuple[Any, dict[str, Any], list[Remark]]:
     """Return the source for a table, its options for the columns, and what is to be said. `known` are the columns of the image
     and the split. Each other column that varies is boxes, the label, a text or a group, or the table is doubtful."""
+    varied = [name for name, cells in columns.items() if len({*map(str, cells)}) != 1]  # also those that hold files
     # `objects` is read as `objects.bbox`; columns such as `boxes_shape` are of our own exports.
     used = {*known, *(name.rpartition(".")[0] for name in columns), *(f"{name}_shape" for name in columns)}
     boxes, box_format, nested = _boxes({name: cells for name, cells in columns.items() if name not in used})
@@ -258,9 +259,9 @@ def _roles(columns: Columns, known: set[str | None], images: Sequence[str]) -> t
         fields["boxes"] = "boxes", boxes[0]
     used.update(boxes, (name for _, name in fields.values()))
     rest = {name: cells for name, cells in columns.items() if cells and name not in used}
-    label, separator, remarks = _label(rest, of_rows, may_lack=bool(boxes or fields))
+    label, separator, remarks = _label(rest, [name for name in varied if name in rest], of_rows, bool(boxes or fields))
     used.update(label if isinstance(label, tuple) else (label,))
-    unread = [name for name in columns if name not in used and _plain(name) not in _OF_FILES and _varies(columns[name])]
+    unread = [name for name in varied if name not in used and _plain(name) not in _OF_FILES]
     groups = [name for name in unread if not of_rows and _GROUP.fullmatch(name) and _plain(name) not in _LABELS]
     groups = [name for name in groups if len({*map(str, columns[name])}) < len(columns[name])]
     unread = [name for name in unread if name not in groups]
@@ -284,22 +285,16 @@ def _plain(column: str) -> str:
     return re.sub(r"[\W_]", "", column.rpartition(".")[2].lower())
 
 
-def _varies(cells: Sequence[Any]) -> bool:
-    """Return True if the cells of a column differ, or if it holds files."""
-    return len({*map(str, cells)}) != 1
-
-
 def _says_the_same(one: Sequence[Any], other: Sequence[Any]) -> bool:
     """Return True if each value of a column belongs to one value of the other."""
     pairs = {*zip(map(str, one), map(str, other), strict=False)}
     return len({*map(str, one)}) == len(pairs) == len({*map(str, other)})
 
 
-def _label(columns: Columns, of_rows: bool, may_lack: bool) -> tuple[Any, str | None, list[Remark]]:
+def _label(columns: Columns, varied: list[str], of_rows: bool, may_lack: bool) -> tuple[Any, str | None, list[Remark]]:
     """Return the column of the label by its name, else columns of 1 and 0, None if there are none; what divides the classes in
     its cells; and what is to be said."""
     texts = {name: [str(cell).strip() for cell in cells if cell not in (None, "")] for name, cells in columns.items()}
-    varied = [name for name, cells in columns.items() if _varies(cells)]
     named = [name for name in columns if _plain(name) in _LABELS and "." not in name]
     values = {name: {cell.lower().removesuffix(".0") for cell in cells} for name, cells in texts.items()}
     flags = [name for name in values if any(values[name] <= pair for pair in _FLAGS) and not split_words(name)]
@@ -308,8 +303,7 @@ def _label(columns: Columns, of_rows: bool, may_lack: bool) -> tuple[Any, str | 
     if not named and (may_lack or not varied):
         return None, None, []
     label = min(named or varied[:1], key=lambda name: all(map(_NUMBER.fullmatch, texts[name])))
-    unnamed = (1, f"no column has the name of a label; it may be {label} (label=)")
-    remarks: list[Remark] = [] if named else [unnamed]
+    remarks: list[Remark] = [] if named else [(1, f"no column has the name of a label; it may be {label} (label=)")]
     if of_rows or any(isinstance(cell, list) for cell in columns[label]):
         return label, None, remarks
     classes = sorted({*texts[label]})
