@@ -171,9 +171,8 @@ def _accounted(files: Files, layout: str, source: Any, declared: Sequence[str], 
     left = [path for path in files.every if hash(path) not in facts.used and path not in explained]
     left = [path for path in left if all(pattern.match_path(path) is None for pattern in patterns)]
     of_tests = (path for path in left if image_suffix(path) and is_test(path.rpartition("/")[0]))
-    unlabeled = {
-        path for path in of_tests if {*facts.splits, *chain(*facts.labels.values())}.isdisjoint(path.split("/"))
-    }
+    known = {*facts.splits, *chain(*facts.labels.values())}
+    unlabeled = {path for path in of_tests if known.isdisjoint(path.split("/"))}
     have_masks = any(unlabeled.issuperset(both) for _, _, pairs in files.pairs for both in pairs)
     if unlabeled and not have_masks:
         left = [path for path in left if path not in unlabeled]
@@ -193,10 +192,9 @@ def _fitted(source: Any, files: Files) -> tuple[Any, Facts, list[Remark]]:
         facts = looked(source)
     if facts.problems and hasattr(source, "pixels"):  # images that do not become 8-bit RGB without loss
         forms = (Pixels(background=(255, 255, 255)), Pixels(), Pixels(page=0))
-        sources = [source, *(replace(source, pixels={"image": form}) for form in forms)]
         few = _FEW_WRONG * facts.opened
-        found = [(one, looked(one)) for one in sources]
-        source, facts = min(found, key=lambda one: max(few, len(one[1].problems)))
+        found = [(other, looked(other)) for other in (replace(source, pixels={"image": form}) for form in forms)]
+        source, facts = min([(source, facts), *found], key=lambda one: max(few, len(one[1].problems)))
         if source.pixels == {"image": forms[-1]}:
             remarks.append((0, "images have several pages, and the first one is read (page=)"))
     numbers = sorted({*chain(*facts.masks)})
