@@ -156,9 +156,8 @@ def content(data: Any, names: tuple[str, ...]) -> dict[bytes, Any]:
     return found
 
 
-# WebDataset's has numbers.
 @pytest.mark.parametrize(("to", "names"), [("webdataset", ("0", "1")), ("parquet", ("a", "b"))])
-def test_an_export_comes_back(tmp_path, to: Format, names):
+def test_an_export_comes_back(tmp_path, to: Format, names):  # WebDataset's labels are numbers
     data, folder = exported(tmp_path, to)
     source = detect(folder).source
     assert source.kinds().keys() == STORE.keys()
