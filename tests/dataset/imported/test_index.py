@@ -260,11 +260,12 @@ def test_a_declaration_that_the_records_or_its_form_do_not_allow_is_refused(tmp_
 
 def test_images_of_several_kinds(tmp_path):
     forms = [("JPEG", "RGB"), ("JPEG", "L"), ("PNG", "RGBA")]
-    contents = [*(image_bytes(RNG, (10, 12), *form) for form in forms), b"not an image"]
+    contents = [*(image_bytes(RNG, (10, 12), *form) for form in forms), b"not an image", b""]
     report = index(tmp_path, [serialized({"image": content, "n": n}) for n, content in enumerate(contents)])
     image = next(item for item in report.fields if item.name == "image")
     assert image.spec.shape == (None, None, 3)
-    assert "1 values are not JPEG or PNG: bad records" in image.note
+    assert "2 values are not JPEG or PNG: bad records" in image.note
+    assert not report.manifest.rejected  # no record is left out unasked
     assert "the alpha channel of 1 is dropped" in image.note
     samples = read_all(tmp_path, on_bad="skip")
     assert [sample["n"] for sample in samples] == [0, 1, 2]

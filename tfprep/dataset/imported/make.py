@@ -222,7 +222,8 @@ def _table(
     columns |= {side: _part(block, raster, side) for side in ("height", "width")}
     for field in fields:
         columns |= _columns(block, field)
-        for row in np.flatnonzero(numpy_column(columns[f"{field.name}_size"]) == 0) if field.required else ():
+        list_bytes = pc.fill_null(_part(block, field.feature, "size"), 0)  # of an empty string not 0: it is a bad value
+        for row in np.flatnonzero(numpy_column(list_bytes) == 0) if field.required else ():
             reason = f"it has no {field.feature!r}"
             lost.setdefault(int(row), LostRecord(numbers[row], block["offset"][int(row)].as_py(), reason))
     if label := next((field.name for field in fields if field.spec.kind == "label"), ""):
