@@ -244,9 +244,7 @@ def _row_faults(data: Dataset, row: Mapping[str, Any], payload: bytes, rasters: 
     for name in fields if data.manifest.imported else ():
         if name not in row:  # a raster: the index holds numbers and text
             continue
-        value = values[name] if isinstance(values[name], str) else np.asarray(values[name]).tolist()
-        if isinstance(value, list):  # None where a record has no value
-            value = value[0] if value else None
+        value = next(iter(np.ravel(values[name]).tolist()), None)  # None where a record has no value
         if repr(row[name]) != repr(value):  # by their texts: NaN is not equal to itself
             yield f"{name!r} is {value!r}, not {row[name]!r}"
     sides = row["height"], row["width"]

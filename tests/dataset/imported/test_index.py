@@ -162,14 +162,15 @@ def test_declared_features(tmp_path, index_as):
     arrays = [RNG.integers(0, 2**16, (3, 4), np.uint16) for _ in range(5)]
     masks = [image_bytes(RNG, (8, 9), "PNG", "L") for _ in range(5)]
     examples = [
-        serialized({"array": a.tobytes(), "m": m, "matrix": a.reshape(-1).astype(np.int64), "kind": n % 2})
+        serialized({"array": a.tobytes(), "m": m, "matrix": a.reshape(-1).astype(np.int64), "kind": n % 2, "one": n})
         for n, (a, m) in enumerate(zip(arrays, masks, strict=True))
     ]
     write(tmp_path / "a.tfrecord", examples)
     (tmp_path / "features.json").write_text("[]")  # of another tool
     described = {"array": {"dtype": "uint16", "shape": [3, 4]}, "m": {"kind": "mask"}, "matrix": {"shape": [3, None]}}
-    index_as({**described, "kind": {"classes": ["cat", "dog"]}})
+    index_as({**described, "one": {"shape": [1, 1]}, "kind": {"classes": ["cat", "dog"]}})
     data = tfprep.open(tmp_path)
+    assert not list(verify(data.path))
     assert (data.fields["m"].kind, data.fields["m"].shape) == ("mask", (8, 9))
     assert data.class_names == ("cat", "dog")
     for sample, array, mask in zip(read_all(tmp_path), arrays, masks, strict=True):
