@@ -527,6 +527,18 @@ def test_the_index_moves_with_its_shards_which_may_be_links_and_lie_in_several_f
     assert numbers_of(tmp_path / "after/b") == numbers_of(tmp_path / "after/b/tfprep-index") == [1]
 
 
+def test_a_name_may_be_any_bytes_and_a_link_to_nothing_is_an_error(tmp_path):
+    write(tmp_path / "0.tfrecord", numbers(0)).rename(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.tfrecord"))
+    index(tmp_path)
+    assert numbers_of(tmp_path) == [0]
+    write(tmp_path / "1.tfrecord", numbers(1))
+    assert index(tmp_path).scanned == ("1.tfrecord",)
+    assert numbers_of(tmp_path) == [1, 0]
+    (tmp_path / "2.tfrecord").symlink_to("nowhere")
+    with pytest.raises(DatasetError, match=r"2\.tfrecord cannot be read"):
+        index(tmp_path)
+
+
 def test_processes_find_what_this_process_finds(tmp_path, monkeypatch):
     monkeypatch.setattr(scan, "BLOCK_BYTES", 1000)  # of this process: every block has some records, some are larger
     examples = [serialized({"n": n, "image": image_bytes(RNG, (9, 9)), "text": [b"t"] * (n % 70)}) for n in range(30)]

@@ -176,7 +176,7 @@ def _earlier_splits(folder: Path, old: Manifest | None) -> dict[str, list[Shard]
     root = root if is_remote(root) else Path(os.path.abspath(root))  # links are not resolved: shards keep their names
     return {
         split: [
-            Shard(root / unquote(file.name), file.bytes, version)
+            Shard(root / unquote(file.name, errors="surrogateescape"), file.bytes, version)
             for file, version in zip(info.files[0], old.imported.versions[split], strict=True)
         ]
         for split, info in old.splits.items()

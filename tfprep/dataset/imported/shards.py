@@ -111,7 +111,7 @@ def list_shards(pattern: str) -> list[Shard]:
         if path.exists() or not _WILDCARD.search(names := path.relative_to(below).as_posix()):
             return [current(path)]
         paths = below.glob(names)
-        shards = [current(file) for file in sorted(paths) if file.is_file() and not _BESIDE.fullmatch(file.name)]
+        shards = [current(file) for file in sorted(paths) if not file.is_dir() and not _BESIDE.fullmatch(file.name)]
     if not shards:
         raise DatasetError(
             f"{pattern} names no file; put the pattern in quotes so that the shell does not change it: 'DIR/train-*.tfrecord'"
@@ -178,12 +178,12 @@ def common_root(paths: Sequence[Place]) -> Place:
 def name_below(root: Place, path: Place) -> str:
     """Return a file's name in the manifest: its path below the root, with %2F for '/'."""
     key = path.key[len(root.key) :].strip("/") if is_remote(path) else path.relative_to(root).as_posix()
-    return quote(key, safe=" !#$&'()+,;=@[]{}~^`-._")
+    return quote(key, safe=" !#$&'()+,;=@[]{}~^`-._", errors="surrogateescape")
 
 
 def path_below(root: Place, name: str) -> Place:
     """Return the path of a file by its name in the manifest, links resolved: the user named it, wherever it is."""
-    path = root / unquote(name)
+    path = root / unquote(name, errors="surrogateescape")
     return path if is_remote(root) else Path(os.path.realpath(path))
 
 
