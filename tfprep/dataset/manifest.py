@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 
@@ -414,6 +415,8 @@ def _check_files(manifest: Manifest) -> None:
     names = [file.name for file in manifest.shard_files()]
     if len(set(names)) < len(names) or set(names) & manifest.files.keys():
         raise DatasetError("splits names a file twice")
+    if manifest.imported is not None and "\0" in unquote("/".join((manifest.imported.root, *names))):
+        raise DatasetError("imported.root or the path of a shard holds the character NUL")
     if manifest.imported is not None and manifest.imported.features.keys() != manifest.fields.keys():
         raise DatasetError("imported.features does not have one name for each field")
 

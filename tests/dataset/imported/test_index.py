@@ -589,6 +589,8 @@ HOSTILE = [
     lambda raw: raw["imported"].update(versions={}),
     lambda raw: raw["imported"].update(features={"other": "n"}),
     lambda raw: raw["imported"].pop("root"),
+    lambda raw: raw["imported"].update(root="\0"),
+    lambda raw: raw["splits"]["train"]["files"][0][0].update(name="%00"),
     lambda raw: raw["imported"].update(left_out=[]),
     lambda raw: raw["fields"]["n"].update(codec={"codec": "pickle"}),
 ]
