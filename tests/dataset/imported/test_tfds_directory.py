@@ -162,6 +162,7 @@ def test_a_split_or_a_record_that_is_not_there(folder, tmp_path):
     info = json.loads((copy / "dataset_info.json").read_text())
     for change, message in (
         (lambda: info["splits"][0].update(shardLengths=["31"]), r"holds 30 records, dataset_info\.json says 31"),
+        (lambda: info["splits"][0].update(shardLengths=[1e999]), "an entry of its splits is damaged"),
         (lambda: info["splits"][0].pop("shardLengths"), r"names no shards of \w+; index the other splits one by one"),
         (lambda: info.update(fileFormat="array_record"), "format 'array_record'; an index is of TFRecord files"),
     ):
@@ -175,6 +176,9 @@ def test_a_split_or_a_record_that_is_not_there(folder, tmp_path):
 def test_boxes_of_versions_without_other_forms_are_shares(folder, tmp_path):
     copy = shutil.copytree(folder, tmp_path / "copy", ignore=shutil.ignore_patterns("tfprep-index"))
     text = (copy / "features.json").read_text()
+    (copy / "features.json").write_text(re.sub(r'"-?[0-9]+"', "1e999", text))
+    with pytest.raises(DatasetError, match=r"features\.json: an entry is damaged"):
+        index_tfrecords(copy, "test")
     assert '"bboxFormat": "REL_YXYX"' in text
     (copy / "features.json").write_text(re.sub(r'"bboxFormat": "REL_YXYX",?', "", text).replace(",\n}", "\n}"))
     assert index_tfrecords(copy, "test").manifest.fields["objects_bbox"].codec["format"] == "rel_yxyx"

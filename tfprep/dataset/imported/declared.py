@@ -71,7 +71,7 @@ def read_declared(place: Path, features: str | os.PathLike[str] | None) -> dict[
             continue
         try:
             declared |= _tfds_features(raw, path.parent, "", ())
-        except (AttributeError, TypeError, ValueError, RecursionError) as error:
+        except (AttributeError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise DatasetError(f"{path}: an entry is damaged ({error!r})") from error
     return declared
 
@@ -186,7 +186,7 @@ def tfds_splits(folder: Path) -> tuple[str, dict[str, dict[str, int]]]:
                 f"{name}-{split}.tfrecord-{number:05d}-of-{len(lengths):05d}": length
                 for number, length in enumerate(lengths)
             }
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise DatasetError(f"{path}: an entry of its splits is damaged ({error!r})") from error
     return name, splits
 
