@@ -21,7 +21,7 @@ import tfprep
 from tests.commands import status_of
 from tfprep.dataset import Statistics, open_dataset, read_manifest
 from tfprep.dataset.clean import clean
-from tfprep.dataset.versions import NewVersion, current_version, find_version
+from tfprep.dataset.versions import NewVersion, current_version, find_version, hold
 from tfprep.errors import BuildError, BuildLockedError, DatasetError
 from tfprep.storage.urls import durable_write
 
@@ -169,6 +169,19 @@ def test_older_versions_are_opened_by_number_and_by_folder(publish, tmp_path):
             tfprep.open(out, version=number)
     for keep, removed in enumerate([[1, 2], [1], [], [], []]):
         assert list(clean(out, keep=keep).versions) == removed, keep
+
+
+def test_other_commands_keep_the_number_of_versions_of_the_last_build(publish, tmp_path):
+    """One that is read stays besides; it made this number larger, and so did each later publication."""
+    out = tmp_path / "out"
+    publish(0, keep=2)
+    held = hold(find_version(out))
+    for _ in range(4):
+        publish(0, keep=None)
+    assert sorted(path.name for path in out.glob("v*")) == ["v0001", "v0003", "v0004", "v0005"]
+    del held
+    publish(0, keep=None)
+    assert sorted(path.name for path in out.glob("v*")) == ["v0004", "v0005", "v0006"]
 
 
 def test_versions_that_were_copied_without_the_pointer_are_named(publish, tmp_path):

@@ -457,8 +457,8 @@ class NewVersion:
         """Make what `complete` wrote the current version.
 
         Args:
-          keep: The number of older versions that stay, those that somebody holds besides; None for the present number, at least
-            one. At a store all stay.
+          keep: The number of older versions that stay, those that somebody holds besides; None for the number that was given
+            last, at least one. At a store all stay.
 
         Returns:
           The version.
@@ -480,7 +480,6 @@ class NewVersion:
             for name in self._names:
                 (self.folder / name).unlink()
         else:
-            present = max(1, len(version_numbers(self.root)) - 1)
             for folder in (*(path for path in self.folder.iterdir() if path.is_dir()), self.folder):
                 sync_folder(folder)
             with writing(self._next.path):
@@ -491,7 +490,13 @@ class NewVersion:
             _point_link(self._next)
             with writing(self.folder):
                 self.folder.mkdir()
-            remove_old(self.root, present if keep is None else keep)
+            # Those that are there are not a measure: some are held, or a process was killed before it removed them.
+            noted, number = self.root / PRIVATE / "keep", 1
+            if keep is not None:
+                durable_write(noted, f"{keep}\n")
+            with suppress(OSError, ValueError):
+                number = max(1, int(noted.read_text()))
+            remove_old(self.root, number if keep is None else keep)
         self._names.clear()
         self.before = self._next
         return self.before
