@@ -3,6 +3,8 @@
 `tests/builder/test_damage.py` builds damaged datasets again.
 """
 
+import os
+
 import google_crc32c
 import numpy as np
 import pyarrow as pa
@@ -13,9 +15,12 @@ import tfprep
 from tests.commands import status_of
 from tests.damage import flip
 from tfprep.dataset import open_dataset
+from tfprep.dataset.index import read_index
 from tfprep.dataset.locations import row_type
+from tfprep.dataset.manifest import read_manifest
 from tfprep.dataset.verify import verify
 from tfprep.errors import DatasetError, RecordError
+from tfprep.storage.urls import read_content
 
 SHARD = "mixed-train_v1.tfrecord-00001-of-00003"
 IDX = f"{SHARD}.idx"
@@ -44,6 +49,16 @@ def test_every_kind_of_damage_is_named_with_its_file(copy, name):
     assert [(fault.file, fault.offset is not None) for fault in found] == [(file, at) for file, at, _ in faults]
     for fault, (_, _, reason) in zip(found, faults, strict=True):
         assert reason in fault.reason
+
+
+def test_nothing_waits_for_the_writer_of_a_fifo(copy):
+    """A build that verifies waited for ever."""
+    for name in ("index.parquet", IDX):
+        (copy / name).unlink()
+        os.mkfifo(copy / name)
+    assert read_content(copy / IDX) == b""
+    with pytest.raises(DatasetError, match=r"index\.parquet is not a regular file"):
+        read_index(copy, read_manifest(copy), "train", 0, None)
 
 
 def test_an_index_of_another_build_is_refused_when_it_is_read(copy):

@@ -30,6 +30,7 @@ from tfprep.dataset.names import INDEX
 from tfprep.errors import DatasetError
 from tfprep.fields import Array
 from tfprep.records.framing import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES
+from tfprep.storage.local import regular_size
 from tfprep.storage.urls import is_remote, open_file
 
 OPTIONAL = ("image_digest", "image_hash")
@@ -125,6 +126,8 @@ def read_index(
 def _opened(path: Path, fix: str) -> Iterator[pq.ParquetFile]:
     """Open an index; DatasetError, also where it is read inside, if it is missing or damaged, or memory cannot be had."""
     try:
+        if not is_remote(path) and path.exists():
+            regular_size(path)  # Arrow would wait for the writer of a FIFO
         opened: Any = open_file(path) if is_remote(path) else nullcontext(path.absolute())
         with opened as source, pq.ParquetFile(source, memory_map=True, pre_buffer=False) as file:
             yield file

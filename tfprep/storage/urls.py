@@ -74,8 +74,9 @@ def read_content(path: Path, stop: int | None = None) -> bytes:
         OSError, StorageError: It cannot be read.
     """
     if not is_remote(path):
-        with path.open("rb") as file:
-            return file.read(stop)
+        # A FIFO, which would wait for a writer, is empty.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            return file.read(stop) or b""
     try:
         return bytes(open_store(path.parent).read(path.name, 0, stop))
     except StorageError as error:
