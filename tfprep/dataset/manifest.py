@@ -32,7 +32,7 @@ from tfprep.records.framing import FRAME_BYTES
 from tfprep.storage.urls import file_size, open_file, read_file
 from tfprep.units import printable
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 
 @dataclass(frozen=True)
