@@ -99,9 +99,8 @@ def cast_float(array: Array, dtype: Any) -> Array:
     if may_overflow and not np.array_equal(np.isfinite(narrow), np.isfinite(array)):
         finite = array[np.isfinite(array)]
         low, high = float(abs(finite).min()), float(abs(finite).max())
-        most = (
-            3.38953139e38 if narrow.dtype.name == "bfloat16" else np.finfo(narrow.dtype).max
-        )  # NumPy does not know it
+        # NumPy does not know bfloat16.
+        most = 3.38953139e38 if narrow.dtype.name == "bfloat16" else np.finfo(narrow.dtype).max
         rule = f"magnitudes from {low:.6g} to {high:.6g} do not fit into {narrow.dtype}, which ends at {most:.6g}"
         raise SampleError(f"{rule}; choose a wider dtype, or bound the values first (truncate_px=...)")
     return narrow

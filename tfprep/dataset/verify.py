@@ -142,9 +142,8 @@ def _shard_faults(data: Dataset, damaged: set[str], count: Callable[[int], None]
         if info.spec.kind in RASTER_KINDS and not (imported and info.codec["codec"] != "encoded")
     }
     columns = ["shard", "offset", "size", "payload_crc", "height", "width", "label"]
-    columns += (
-        ["key"] if "model_fields" in data.manifest.recipe else []
-    )  # records of added fields hold that of the main record
+    if "model_fields" in data.manifest.recipe:  # these records hold the key of the main record
+        columns.append("key")
     columns += [f"{name}_{what}" for name in data.manifest.fields for what in ("offset", "size")]
     columns += [name for name in data.manifest.fields if imported and name != "label"]
     for split, info in data.splits.items():

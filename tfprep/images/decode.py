@@ -84,9 +84,8 @@ def decode_image(data: bytes, *, reduced: int = 1, background: Color | None = WH
         if pillow_orientation(image, data) > 1:  # Pillow turns a TIFF by itself when it decodes it
             note_turned(True)
         pixels = rgb_pixels(image, background)
-        return upright(
-            pixels, pillow_orientation(image, data)
-        )  # only now: Pillow turns a TIFF itself when it decodes it
+        # Only now: Pillow turns a TIFF itself when it decodes it.
+        return upright(pixels, pillow_orientation(image, data))
 
 
 def decode_mask(data: bytes) -> Array:

@@ -60,9 +60,8 @@ def is_users(value: FunctionType | type | ModuleType | str) -> bool:
     current folder, or under another name.
     """
     name = value if isinstance(value, str) else module_of(value)
-    return (
-        not _is_installed(file) if (file := file_of(value)) else name.partition(".")[0] not in sys.stdlib_module_names
-    )
+    file = file_of(value)
+    return not _is_installed(file) if file else name.partition(".")[0] not in sys.stdlib_module_names
 
 
 @cache

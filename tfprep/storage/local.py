@@ -45,9 +45,8 @@ def regular_descriptor(path: Path) -> int:
     """Open a file of a dataset for reading and return its descriptor; the errors are those of `regular_size`."""
     regular_size(path)
     try:
-        return os.open(
-            path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-        )  # a FIFO of this moment would wait for a writer
+        # A FIFO that has just taken its place would wait for a writer.
+        return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise _cannot_open(path, error) from error
 

@@ -54,9 +54,8 @@ def find_source(source: str, split: str | None) -> tuple[str, Place, dict[str, l
         DatasetError: There is none, one is missing or not a regular file, or nothing says which split they are.
     """
     source = os.path.expanduser(source.removeprefix("file://"))  # the shell leaves '~' in quotes
-    is_url = "://" in source and not _WILDCARD.search(
-        source
-    )  # with wildcards it is no folder, and neither is such a path
+    # With wildcards it is no folder, and neither is such a path.
+    is_url = "://" in source and not _WILDCARD.search(source)
     folder: Place = folder_at(source) if is_url else Path(os.path.abspath(source))
     names = names_in(folder)
     if {POINTER, MANIFEST} & names and read_manifest(find_version(folder).path).imported is None:
