@@ -491,12 +491,14 @@ class NewVersion:
             with writing(self.folder):
                 self.folder.mkdir()
             # Those that are there are not a measure: some are held, or a process was killed before it removed them.
-            noted, number = self.root / PRIVATE / "keep", 1
+            noted = self.root / PRIVATE / "keep"
             if keep is not None:
                 durable_write(noted, f"{keep}\n")
-            with suppress(OSError, ValueError):
-                number = max(1, int(noted.read_text()))
-            remove_old(self.root, number if keep is None else keep)
+            else:
+                keep = 1
+                with suppress(OSError, ValueError):
+                    keep = max(1, int(noted.read_text()))
+            remove_old(self.root, keep)
         self._names.clear()
         self.before = self._next
         return self.before
