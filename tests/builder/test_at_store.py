@@ -99,6 +99,11 @@ def test_a_reader_of_the_old_version_reads_on(full, memory):
     unpublished = "v0003/manifest.json"  # of a killed build; it is none of the versions that stay
     open_store(memory).write(unpublished, bytes(open_store(memory).read("v0002/manifest.json")))
     assert [info.name for info in clean(memory, keep=1).unreferenced] == [unpublished]
+    pointer = bytes(open_store(memory).read("tfprep.json"))
+    open_store(memory).write("tfprep.json", pointer[1:])
+    with pytest.raises(DatasetError, match=r"tfprep\.json is damaged"):  # version 3 would be taken for the current one
+        clean(memory, remove=True)
+    open_store(memory).write("tfprep.json", pointer)
     open_store(memory).delete([unpublished])
     assert clean(memory, remove=True).unreferenced == found.unreferenced
     with pytest.raises(DatasetError, match="has no version 1; it has 2"):

@@ -182,6 +182,10 @@ def test_other_commands_keep_the_number_of_versions_of_the_last_build(publish, t
     del held
     publish(0, keep=None)
     assert sorted(path.name for path in out.glob("v*")) == ["v0004", "v0005", "v0006"]
+    (out / ".tfprep/keep").write_text("x")
+    with pytest.warns(UserWarning, match=r"keep is damaged, so no older version was removed; build with --keep"):
+        publish(0, keep=None)
+    assert sorted(path.name for path in out.glob("v*")) == ["v0004", "v0005", "v0006", "v0007"]
 
 
 def test_versions_that_were_copied_without_the_pointer_are_named(publish, tmp_path):

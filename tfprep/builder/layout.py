@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfprep.dataset.names import PRIVATE, REJECTS, SHARDS
-from tfprep.dataset.versions import NEW, find_current
+from tfprep.dataset.versions import NEW, check_new, find_current
 from tfprep.errors import BuildError, DatasetError, StorageError
 from tfprep.storage.local import locked as file_locked
 from tfprep.storage.local import writing
@@ -93,8 +93,7 @@ class Layout:
             with writing(self.staged):
                 self.staged.mkdir(parents=True, exist_ok=True)
             return
-        if os.fsencode(self.out.absolute()).decode("utf-8", "ignore") != str(self.out.absolute()):
-            raise BuildError(f"{self.out}: the path is not UTF-8, and Arrow opens no other; choose another with --out")
+        check_new(self.out)
         above = next(path for path in (self.out, *self.out.absolute().parents) if path.exists())
         if not above.is_dir():
             raise BuildError(f"{self.out}: {above} is a file; --out names a folder, which is created if it is missing")

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tfprep.dataset.manifest import Manifest, read_manifest
-from tfprep.dataset.names import INDEX, LOCATIONS, MANIFEST, PRIVATE, REJECTS, REPORT, SHARDS
+from tfprep.dataset.names import INDEX, LOCATIONS, MANIFEST, POINTER, PRIVATE, REJECTS, REPORT, SHARDS
 from tfprep.dataset.versions import (
     RUN,
     NewVersion,
+    current_version,
     find_current,
     older_versions,
     own_bytes,
@@ -24,7 +25,7 @@ from tfprep.dataset.versions import (
 )
 from tfprep.storage.address import ObjectInfo
 from tfprep.storage.store import Store, open_store
-from tfprep.storage.urls import PathOrUrl, folder_at, is_remote
+from tfprep.storage.urls import PathOrUrl, folder_at, is_remote, size_of
 
 AGE_S = 24 * 3600.0
 """Objects at a store that are younger stay: they may be of a build that goes on."""
@@ -93,7 +94,7 @@ def clean(place: PathOrUrl, *, keep: int = 0, remove: bool = False) -> Leftovers
 def _find(root: Path, keep: int) -> Leftovers:
     if not is_remote(root):
         return Leftovers(str(root), {n: own_bytes(version_folder(root, n)) for n in older_versions(root, keep)})
-    there = find_current(root)
+    there = find_current(root) if size_of(root / POINTER) is None else current_version(root)
     current = there.number if there else 0  # a store may hold what is left of a first build
     numbers = [number for number in version_numbers(root) if number < current]  # later ones were never published
     older = numbers[: max(0, len(numbers) - keep)]

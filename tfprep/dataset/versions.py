@@ -30,6 +30,7 @@ import shutil
 import socket
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -295,6 +296,16 @@ def locked(root: Path, *, shared: bool = False) -> Iterator[None]:
         raise BuildLockedError(f"{root} is being built by {holder}; wait, or build into another folder") from error
 
 
+def check_new(root: Path) -> None:
+    """Raise BuildError where no dataset can be written at a path."""
+    if is_remote(root):
+        return
+    if os.fsencode(root.absolute()).decode("utf-8", "ignore") != str(root.absolute()):
+        raise BuildError(f"{root}: the path is not UTF-8, and Arrow opens no other; choose another with --out")
+    if (root / MANIFEST).exists():
+        raise BuildError(f"{root} is a version of a dataset, which never changes; choose another folder")
+
+
 class NewVersion:
     """The version that is being made. A context: it holds the lock of the dataset, and leaves its files for the next run.
 
@@ -320,8 +331,7 @@ class NewVersion:
         self._run = secrets.token_hex(8)
 
     def __enter__(self) -> NewVersion:
-        if not is_remote(self.root) and (self.root / MANIFEST).exists():
-            raise BuildError(f"{self.root} is a version of a dataset, which never changes; choose another folder")
+        check_new(self.root)
         with ExitStack() as stack:
             stack.enter_context(locked(self.root))
             if is_remote(self.root):
@@ -495,9 +505,13 @@ class NewVersion:
             if keep is not None:
                 durable_write(noted, f"{keep}\n")
             else:
-                keep = 1
-                with suppress(OSError, ValueError):
-                    keep = max(1, int(noted.read_text()))
+                try:
+                    keep = max(1, int(noted.read_text())) if noted.exists() else 1
+                except (OSError, ValueError):
+                    warnings.warn(
+                        f"{noted} is damaged, so no older version was removed; build with --keep", stacklevel=2
+                    )
+                    keep = sys.maxsize
             remove_old(self.root, keep)
         self._names.clear()
         self.before = self._next

@@ -534,6 +534,8 @@ def test_a_name_may_be_any_bytes_and_a_link_to_nothing_is_an_error(tmp_path):
     write(tmp_path / "1.tfrecord", numbers(1))
     assert index(tmp_path).scanned == ("1.tfrecord",)
     assert numbers_of(tmp_path) == [1, 0]
+    with pytest.raises(BuildError, match="the path is not UTF-8, and Arrow opens no other; choose another with --out"):
+        index(tmp_path, out=tmp_path / "out\udcff")
     (tmp_path / "2.tfrecord").symlink_to("nowhere")
     with pytest.raises(DatasetError, match=r"2\.tfrecord cannot be read"):
         index(tmp_path)
