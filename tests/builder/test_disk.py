@@ -123,10 +123,17 @@ def test_a_second_build_into_one_folder_is_refused_by_name(full, monkeypatch):
 def test_a_lock_is_one_of_this_process_too_and_of_no_dead_one(full):
     layout = Layout(full.out)
     layout.make()
-    with locked(full.out), pytest.raises(BuildLockedError):
-        full.build()
+    end, writer = os.pipe()
+    with locked(full.out):
+        with pytest.raises(BuildLockedError):
+            full.build()
+        if not (child := os.fork()):  # as a DataLoader's worker, which lives on
+            os.close(writer)
+            os._exit(len(os.read(end, 1)))
     (layout.private / "lock").write_text("process 1 on elsewhere")
     assert full.build().samples == 30
+    os.close(writer)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_file_system_without_locks_is_named(full, monkeypatch):

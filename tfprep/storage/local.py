@@ -152,7 +152,8 @@ def write_error(path: Path, error: OSError) -> BuildError:
 def locked(path: Path, busy: Exception | None = None, *, shared: bool = False) -> Iterator[int]:
     """Hold a lock of the operating system on a file, which is made if it is missing, or on a folder.
 
-    The lock ends with its process, however that ends.
+    The lock ends with the context, also if a process that was forked meanwhile has a copy of the descriptor, or with its process,
+    however that ends.
 
     Args:
         path: The file or folder.
@@ -174,7 +175,12 @@ def locked(path: Path, busy: Exception | None = None, *, shared: bool = False) -
         except OSError as error:
             reason = f"cannot lock {path}: {error.strerror}; choose a folder on another file system"
             raise BuildError(reason) from error
-        yield descriptor
+        owner = os.getpid()
+        try:
+            yield descriptor
+        finally:
+            if os.getpid() == owner:
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
         os.close(descriptor)
 
