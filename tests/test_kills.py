@@ -207,7 +207,7 @@ def test_nothing_is_named_before_it_is_durable(before, tmp_path, monkeypatch):
     """All files of a version and its folders are synced before it gets its name, and that name before the pointer is replaced."""
     root = shutil.copytree(before, tmp_path / "site", symlinks=True)
     shutil.copy(root / "foreign/0.tfrecord", root / "foreign/2.tfrecord")
-    out, raw, synced, moved, receipts, recipe = root / "out", root / "raw", set(), [], [], root / "recipe.py"
+    out, raw, synced, moved, receipts, recipe = root / "out", root / "raw", set(), [], [0, 0], root / "recipe.py"
     fsync, rename, replace, unlink = os.fsync, os.rename, os.replace, os.unlink
 
     def note_sync(descriptor):
@@ -228,13 +228,15 @@ def test_nothing_is_named_before_it_is_durable(before, tmp_path, monkeypatch):
             moved.append(name)
         elif name == "tfprep.json":
             assert {os.stat(place).st_ino for place in (source, os.path.dirname(target))} <= synced
-        elif re.fullmatch(
-            r"\w+-v\d+-\d{5}\.json", name
-        ):  # a receipt of computed fields, beside the folder of their shards
-            assert {folder.stat().st_ino for folder in Path(target).parent.iterdir() if folder.is_dir()} <= synced
-            receipts.append(name)
+        elif re.fullmatch(r"\w+-(v\d+-)?\d{5}\.json", name):  # a receipt, and the folder of its shards
+            computed = [folder for folder in Path(target).parent.iterdir() if folder.is_dir()]
+            assert {folder.stat().st_ino for folder in computed or [out / ".tfprep/new"]} <= synced
+            receipts[bool(computed)] += 1
+        if os.path.isfile(source) and not os.path.islink(source) and name != "report.html":
+            assert os.stat(source).st_ino in synced, target
         move(source, target)
-        synced.discard(os.stat(os.path.dirname(target)).st_ino)
+        if name != "current":  # a link for people, which the next build makes again
+            synced.discard(os.stat(os.path.dirname(target)).st_ino)
 
     monkeypatch.setattr(os, "fsync", note_sync)
     monkeypatch.setattr(os, "rename", functools.partial(checked, move=rename))
@@ -252,5 +254,7 @@ def test_nothing_is_named_before_it_is_durable(before, tmp_path, monkeypatch):
         synced.clear()
         synced.update(path.lstat().st_ino for path in root.rglob("*") if path.is_file())  # published or there before
         command()
+        pointed = root / "index" if len(moved) == 6 else out
+        assert pointed.stat().st_ino in synced, "the pointer is durable when a command ends"
     assert len(moved) == 6
-    assert receipts
+    assert all(receipts)

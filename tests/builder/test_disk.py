@@ -138,50 +138,6 @@ def test_a_file_system_without_locks_is_named(full, monkeypatch):
         full.build()
 
 
-# --- order of what is made durable --------------------------------------------------------------------------------------
-
-
-def test_everything_is_synced_before_it_is_renamed_and_its_folder_after(full, monkeypatch):
-    """A power failure may undo a rename whose folder was not synced, and content that was not synced with its file."""
-    steps = []
-    real_replace = os.replace
-
-    def fsync(descriptor):
-        steps.append(("sync", os.readlink(f"/proc/self/fd/{descriptor}")))
-
-    def replace(source, target):
-        steps.append(("rename", str(source), str(target)))
-        real_replace(source, target)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(os, "replace", replace)
-    monkeypatch.setattr(os, "rename", replace)
-    monkeypatch.setattr("pathlib.Path.replace", replace)
-    full.build()
-    renames = [(place, step[1], step[2]) for place, step in enumerate(steps) if step[0] == "rename"]
-    for place, source, target in renames:
-        if source.endswith("/current"):  # a link, which has no content
-            continue
-        synced = {step[1] for step in steps[:place] if step[0] == "sync"}
-        # A finished shard is renamed to its final name after it was synced under an earlier one.
-        earlier = [old for _, old, new in renames if new == source]
-        assert source in synced or any(old in synced for old in earlier), target
-    manifest = next(place for place, _, target in renames if target.endswith("/tfprep.json"))
-    before, after = steps[:manifest], steps[manifest:]
-    moved = steps.index(("rename", str(full.out / ".tfprep/new"), str(full.out / "v0001")))
-    durable = {step[1] for step in steps[:moved] if step[0] == "sync"}
-    for _, source, target in renames:
-        durable |= {target} if source in durable else set()
-    assert {f"{full.out}/.tfprep/new/{path.name}" for path in (full.out / "v0001").iterdir()} <= durable
-    assert ("sync", str(full.out / ".tfprep/new")) in before[:moved], "all names in the version are durable"
-    assert ("sync", str(full.out)) in before[moved:], "the version is durable before the pointer names it"
-    assert ("sync", str(full.out)) in after
-    receipts = [place for place, _, target in renames if "receipts/" in target]
-    for place in receipts:
-        staged = max(p for p, step in enumerate(steps[:place]) if step[0] == "rename" and "/new/" in step[2])
-        assert ("sync", str(full.out / ".tfprep/new")) in steps[staged:place], "shards are durable before their receipt"
-
-
 def test_a_receipt_does_not_outlive_the_files_that_it_describes(full, monkeypatch):
     full.build()
     full.change_recipe("seed=3", "seed=4")
