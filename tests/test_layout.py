@@ -38,8 +38,6 @@ LEVELS = [
 """From the ground up. A package imports from the levels below it, and from its own level only where APART does not forbid it."""
 APART = [{"sources", "derive", "augment", "codecs", "records"}, {"builder", "load"}, {"builder", "train"}]
 """Packages of one level that never import each other."""
-SKIPPED_BY_TOOLS = {"build", "dist", "out", "venv", "env", "node_modules", "__pycache__"}
-"""Folders that pytest, git templates and packaging tools leave out by default."""
 
 
 @cache
@@ -182,11 +180,6 @@ def test_names_in_pages_and_docstrings_are_there():
         module = max((one for one in modules() if f"{name}.".startswith(f"{one}.")), key=len)
         attribute = name.removeprefix(module).lstrip(".").partition(".")[0]
         assert attribute in ("", *names_of(module)) or name == "tfprep.json", f"{path}: {name}"
-
-
-def test_no_package_is_named_like_what_tools_skip():
-    folders = {path.name for top in (ROOT, ROOT.parent / "tests") for path in top.rglob("*") if path.is_dir()}
-    assert not (folders - {"__pycache__"}) & SKIPPED_BY_TOOLS
 
 
 @pytest.mark.parametrize(

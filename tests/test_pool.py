@@ -185,8 +185,9 @@ def test_closing_leaves_no_process_however_busy(entry):
 
 
 def test_output_goes_to_standard_error(entry, capfd):
-    """Standard output is for results of the program."""
-    ran(Pool(entry, LATER, 1), [{"code": "os.write(2, b'odd\\n'); os.system('echo a child'); print('by Python')"}])
+    """Standard output is for results of the program; standard input is empty."""
+    code = "assert sys.stdin.read() == ''; os.write(2, b'odd\\n'); os.system('echo a child'); print('by Python')"
+    ran(Pool(entry, LATER, 1), [{"code": code}])
     assert capfd.readouterr() == ("", "odd\na child\nby Python\n")
 
 

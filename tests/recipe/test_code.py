@@ -197,7 +197,7 @@ NO_CHANGES = [
 
 
 _SMALL = """
-import collections, enum, functools, math, re, types, typing
+import collections, enum, functools, math, re, threading, types, typing
 import cv2
 import numpy as np
 from tfprep import Recipe, codecs, sources
@@ -226,6 +226,7 @@ REFUSED = {
         "def make():\n    def own(s, g): return own if s else 0\n    return own", "make()", "an object in it holds itself",
     ),
     "a captured object of an extension": (_FUNCTIONS, "make(cv2.createCLAHE(2.0))", "cannot be described: .*CLAHE"),
+    "a captured lock": (_FUNCTIONS, "make(threading.Lock())", r"cannot be described: cannot pickle '_thread\.lock'"),
     "a captured generator": (_FUNCTIONS, "make(np.random.default_rng(3))", "differs from process to process"),
 }  # fmt: skip
 """Values whose changes no description shows."""
