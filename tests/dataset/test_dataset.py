@@ -38,24 +38,6 @@ def test_the_manifest_reads_back_as_it_was_written(data):
     np.testing.assert_allclose([statistics.mean, statistics.std], [pixels.mean(0), pixels.std(0)], rtol=1e-9)
 
 
-def test_values_come_from_the_table_row_of_their_key(data, rows):
-    for split in data.splits:
-        keys = data.index(split, 0, ["key"])["key"].to_pylist()
-        assert sorted(keys) == sorted(key for key, row in rows.items() if row["split"] == split)
-        for key, sample in zip(keys, data.samples(split), strict=True):
-            assert (sample["text"], sample["weight"]) == (rows[key]["text"], np.float32(rows[key]["weight"]))
-            assert LABELS[sample["label"]] == rows[key]["animal"]
-
-
-def test_variants_contain_the_same_samples_in_the_same_order(data):
-    columns = ["key", "shard", "source_digest", "label"]
-    for variant in (1, 2):
-        assert data.index("train", variant, columns).equals(data.index("train", 0, columns))
-    images = [np.stack([s["image"] for s in data.samples("train", variant)]) for variant in range(3)]
-    assert (images[0] != images[1]).any()
-    assert (images[1] != images[2]).any()
-
-
 def test_the_spans_of_fields_and_records_are_those_of_tensorflows_parser(data):
     """Those of `index.parquet`; those of records are in the text indexes as well."""
     for split, variant in ALL:
