@@ -281,16 +281,15 @@ CHANGES: list[dict] = [  # of code: tests/recipe/test_code.py
 
 
 def test_every_change_that_changes_bytes_changes_the_fingerprint():
-    fingerprints = [recipe(**change).fingerprint("train") for change in ({}, *CHANGES)]
+    fingerprints, same = ([recipe(**change).fingerprint("train") for change in ({}, *CHANGES)] for _ in range(2))
+    assert fingerprints == same
     assert len(set(fingerprints)) == len(fingerprints)
 
 
-def test_a_fingerprint_is_the_same_for_the_same_recipe_and_per_split():
-    for change in CHANGES:
-        assert recipe(**change).fingerprint() == recipe(**change).fingerprint()
+def test_names_have_no_order_in_a_fingerprint_and_variants_are_of_their_split():
     fills = {"image": 1, "mask": 2}
     turned = recipe(fill=dict(reversed(fills.items())))
-    assert turned.fingerprint() == recipe(fill=fills).fingerprint(), "names have no order"
+    assert turned.fingerprint() == recipe(fill=fills).fingerprint()
     two, three = recipe(variants={"train": 2}), recipe(variants={"train": 3})
     assert two.fingerprint("val") == three.fingerprint("val") != two.fingerprint("train")
 
