@@ -125,6 +125,7 @@ VALUES = [
         {"label": ("a", "b")}, [([0],), ([0, 1],), (None,)], ["jsonl"],
     ),
     # A scalar is an integer if its whole column is.
+    ([{"n": [1]}, {"n": [2]}], N, [([1],), ([2],)], ["jsonl", "parquet"]),
     (
         [*({"n": n, "m": n} for n in range(9)), {"n": 9, "m": 9.5}], {"fields": {**N["fields"], "m": ("scalar", "m")}},
         [*((n, float(n)) for n in range(9)), (9, 9.5)], list(WRITERS),
