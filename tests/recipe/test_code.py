@@ -141,26 +141,29 @@ FILES = {
 
 
 @pytest.fixture
-def described(tmp_path, monkeypatch):
-    """Loads the files in a new process, after a replacement of `old` by `new` in one of them, and describes the recipe."""
-    numbers = itertools.count()
-    path = list(sys.path)
+def describe(tmp_path):
+    """A function that writes these files into a new folder, imports its recipe as a new process would, and describes it."""
+    numbers, path = itertools.count(), list(sys.path)
 
-    def load(name="recipe.py", old="", new="", recipe="recipe.py"):
-        sys.path[:] = path
-        for module in list(sys.modules):
-            if module.partition(".")[0] in ("blurring", "package") or module.startswith("tfprep_recipe"):
-                del sys.modules[module]
+    def forget():
+        places = {
+            name: [*getattr(one, "__path__", [getattr(one, "__file__", "")])] for name, one in sys.modules.items()
+        }
+        for name, found in places.items():
+            if any(str(place).startswith(str(tmp_path)) for place in found):
+                del sys.modules[name]
+        sys.path[:] = path  # after that: it tells where a package without a file is
+
+    def describe(files, recipe="recipe.py"):
+        forget()
         root = tmp_path / str(next(numbers))
-        for file, text in FILES.items():
-            assert file != name or old in text
-            target = root / (recipe if file == "recipe.py" else file)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(text.replace(old, new) if file == name else text)
+        for file, text in files.items():
+            (root / file).parent.mkdir(parents=True, exist_ok=True)
+            (root / file).write_text(text)
         return load_recipe(root / recipe).describe("train")
 
-    yield load
-    sys.path[:] = path
+    yield describe
+    forget()
 
 
 OF_RECIPE, OF_TOOLS = "module of the recipe changed", "module package.tools changed"
@@ -194,6 +197,12 @@ NO_CHANGES = [
     ("blurring.py", "SIZE = 3", "SIZE = 3  # pixels"),
     ("blurring.py", "a text", "another text"),
 ]
+
+
+def changed(name, old, new):
+    """The files after a replacement of `old` by `new` in one of them."""
+    assert old in FILES[name]
+    return {**FILES, name: FILES[name].replace(old, new)}
 
 
 _SMALL = """
@@ -283,17 +292,10 @@ INSIDE = {
 """Values in the statement `RECIPE = ...`, and a change of each: the source of the modules does not show it."""
 
 
-@pytest.fixture
-def describe(tmp_path):
-    """A function that describes a recipe with this value, from a file of its own."""
-    numbers = itertools.count()
-
-    def describe(inside, code=_FUNCTIONS + OWN):
-        path = tmp_path / f"recipe_{next(numbers)}.py"
-        path.write_text(_SMALL.format(code=code, inside=inside))
-        return load_recipe(path).describe("train")
-
-    return describe
+def small(inside, code=_FUNCTIONS + OWN, option=""):
+    """The file of a recipe with this value, after this code, and with another option."""
+    text = _SMALL.format(code=code, inside=inside)
+    return {"recipe.py": text.replace("source=", f"{option}, source=") if option else text}
 
 
 @pytest.mark.parametrize("what", INSIDE)
@@ -301,31 +303,31 @@ def test_a_change_of_a_value_is_detected(describe, what):
     before, (old, new) = INSIDE[what]
     after = new.join(before.rsplit(old, 1))
     assert before != after
-    described = [describe(inside) for inside in (before, before, after)]
+    described = [describe(small(inside)) for inside in (before, before, after)]
     assert described[0] == described[1]
     assert described[0] != described[2]
     assert what_changed(described[0], described[2])
+
+
+@pytest.mark.parametrize(
+    ("inside", "code", "option"),
+    [
+        ("(N := {}) and FN", "def FN(s, g): return N", ""),
+        ("FN", "@functools.wraps(np.sum)\ndef FN(s, g): return {}", ""),
+        ("FN", "def FN(s, g): return RECIPE.variants", "variants=dict(val={})"),
+    ],
+    ids=["a variable in the statement", "a wrapper of another module", "the recipe itself"],
+)
+def test_what_only_the_source_shows_is_seen(describe, inside, code, option):
+    first, same, other = (describe(small(inside.format(n), code.format(n), option.format(n))) for n in (1, 1, 2))
+    assert first == same != other
 
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_cannot_be_described_is_refused(describe, what):
     code, inside, message = REFUSED[what]
     with pytest.raises(RecipeError, match=message):
-        describe(inside, code)
-
-
-def described_with(folder, code, module, texts, option=""):
-    """Describe the recipe of this code with each text of a module beside it, which is imported again."""
-    small = _SMALL.replace("source=", f"{option}, source=") if option else _SMALL
-    (folder / "recipe.py").write_text(small.format(code=code, inside="FN"))
-    described = []
-    for text in texts:
-        (folder / module).write_text(text)
-        described.append(load_recipe(folder / "recipe.py").describe("train"))
-        for name in [name for name in sys.modules if name.partition(".")[0] == re.split("[/.]", module)[0]]:
-            del sys.modules[name]
-    sys.path.remove(str(folder))
-    return described
+        describe(small(inside, code))
 
 
 IMPORTS = {
@@ -343,29 +345,22 @@ IMPORTS = {
 
 @pytest.mark.parametrize("package", ["regular", "without_init"])
 @pytest.mark.parametrize("what", IMPORTS)
-def test_every_module_is_followed_that_a_function_imports(tmp_path, package, what):
-    statement, changed = IMPORTS[what]
-    folder = tmp_path / package / "inner"
-    folder.mkdir(parents=True)
+def test_every_module_is_followed_that_a_function_imports(describe, package, what):
+    statement, module = (text.format(package) for text in IMPORTS[what])
+    code = f"def FN(s, g):\n    {statement}\n    return 0\n"
+    if "\n" in statement:  # a star is at the top
+        code = f"{statement[5:]}\ndef FN(s, g): return 0\n"
+    files = {**small("FN", code), f"{package}/inner/late.py": ""}
     if package == "regular":
-        (tmp_path / package / "__init__.py").touch()
-        (folder / "__init__.py").write_text('__all__ = ["late"]')
-    (folder / "late.py").touch()
-    statement = statement.format(package)
-    code = (
-        f"def FN(s, g):\n    {statement}\n    return 0\n"
-        if "\n" not in statement
-        else f"{statement[5:]}\ndef FN(s, g): return 0\n"
-    )
+        files |= {f"{package}/__init__.py": "", f"{package}/inner/__init__.py": '__all__ = ["late"]'}
     on_demand = "def __getattr__(name):\n    if name[:2] == '__': raise AttributeError(name)\n    return {}\n"
-    texts = [on_demand.format(number) for number in (1, 1, 2)]
-    first, same, other = described_with(tmp_path, code, changed.format(package), texts)
+    first, same, other = (describe({**files, module: on_demand.format(number)}) for number in (1, 1, 2))
     assert first == same != other
 
 
 @pytest.mark.parametrize(("name", "old", "new", "message"), CHANGES)
-def test_every_change_of_user_code_is_detected_and_named(described, name, old, new, message):
-    before, after = described(), described(name, old, new)
+def test_every_change_of_user_code_is_detected_and_named(describe, name, old, new, message):
+    before, after = describe(FILES), describe(changed(name, old, new))
     assert json.dumps(before, sort_keys=True) != json.dumps(after, sort_keys=True)
     assert message in "; ".join(what_changed(before, after))
     if name != "recipe.py":
@@ -373,13 +368,13 @@ def test_every_change_of_user_code_is_detected_and_named(described, name, old, n
 
 
 @pytest.mark.parametrize(("name", "old", "new"), NO_CHANGES)
-def test_a_change_without_effect_keeps_the_fingerprint(described, name, old, new):
-    assert described() == described(name, old, new)
+def test_a_change_without_effect_keeps_the_fingerprint(describe, name, old, new):
+    assert describe(FILES) == describe(changed(name, old, new))
 
 
-def test_another_file_name_and_running_the_code_keep_the_fingerprint(tmp_path, described):
-    assert described() == described(recipe="renamed.py")
-    described()
+def test_another_file_name_and_running_the_code_keep_the_fingerprint(tmp_path, describe):
+    assert describe(FILES) == describe({**FILES, "renamed.py": RECIPE}, "renamed.py")
+    describe(FILES)
     recipe = load_recipe(tmp_path / "2/recipe.py")
     before = recipe.fingerprint()
     own = sys.modules[recipe.derive["weights"].__module__]
@@ -388,8 +383,8 @@ def test_another_file_name_and_running_the_code_keep_the_fingerprint(tmp_path, d
     assert recipe.fingerprint() == before
 
 
-def test_the_fingerprint_is_the_same_in_every_process(tmp_path, described):
-    here = described()
+def test_the_fingerprint_is_the_same_in_every_process(tmp_path, describe):
+    here = describe(FILES)
     code = f"""
         import json, sys
         from pathlib import Path
@@ -453,20 +448,21 @@ def test_classes_of_tfprep_are_described_by_package_not_by_module():
 
 def test_a_function_of_other_source_is_no_other_option(describe):
     values = "lambda s, g: 1", "lambda s, g: 2", "functools.partial(lambda s, g, n: 2, n=1)"
-    described = [describe(inside) for inside in values]
+    described = [describe(small(inside, "")) for inside in values]
     assert what_changed(*described[:2]) == ["derive['x'].source of the function changed"]
     assert only_code_changed(*described[:2])
     assert not only_code_changed(*described[1:])
 
 
-def test_equal_functions_of_two_modules_are_two_functions(tmp_path, describe):
+def test_equal_functions_of_two_modules_are_two_functions(describe):
     """Their modules differ in what the functions use, and both are imported by the recipe in any case."""
-    modules = "first_of_two", "second_of_two"
-    for number, module in enumerate(modules):
-        (tmp_path / f"{module}.py").write_text(f"K = {number}\ndef blur(s, g): return K\n")
+    modules = {
+        "first_of_two": "K = 1\ndef blur(s, g): return K\n",
+        "second_of_two": "K = 2\ndef blur(s, g): return K\n",
+    }
+    files = {f"{name}.py": text for name, text in modules.items()}
     code = "import first_of_two, second_of_two\ndef f(s, g): return 0"
-    described = [describe(f"functools.partial(f, {module}.blur)", code) for module in modules]
-    sys.path.remove(str(tmp_path))
+    described = [describe({**files, **small(f"functools.partial(f, {name}.blur)", code)}) for name in modules]
     assert described[0]["code"] == described[1]["code"]
     assert described[0] != described[1]
 
@@ -480,10 +476,10 @@ def test_a_file_that_is_run_under_another_name_is_without_source(tmp_path, name)
     assert recipe.describe()["code"][NO_SOURCE] == ["function blur"]
 
 
-def test_an_object_that_is_pickled_by_its_name_counts_with_its_module(tmp_path):
+def test_an_object_that_is_pickled_by_its_name_counts_with_its_module(describe):
     text = "class G:\n    def __call__(self, s, g): return {}\n    def __reduce__(self): return 'ONE'\nONE = G()"
-    code = "import of_one_object\nFN = of_one_object.ONE"
-    first, same, other = described_with(tmp_path, code, "of_one_object.py", [text.format(n) for n in (1, 1, 2)])
+    recipe = small("FN", "import of_one_object\nFN = of_one_object.ONE")
+    first, same, other = (describe({**recipe, "of_one_object.py": text.format(n)}) for n in (1, 1, 2))
     assert first == same != other
 
 
@@ -616,9 +612,9 @@ def test_a_module_that_was_edited_after_its_import_is_refused_until_it_is_loaded
     sys.path.remove(str(tmp_path))
 
 
-def test_a_module_that_depends_names_counts(tmp_path):
-    code = "import by_name\ndef FN(s, g): return 0"
-    first, same, other = described_with(tmp_path, code, "by_name.py", ["K = 1", "K = 1", "K = 2"], "depends=[by_name]")
+def test_a_module_that_depends_names_counts(describe):
+    recipe = small("FN", "import by_name\ndef FN(s, g): return 0", "depends=[by_name]")
+    first, same, other = (describe({**recipe, "by_name.py": f"K = {number}"}) for number in (1, 1, 2))
     assert first == same
     assert what_changed(first, other) == ["module by_name changed"]
 
