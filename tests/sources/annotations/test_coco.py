@@ -276,6 +276,23 @@ def test_key_points_are_pixel_indices_and_keep_their_rows_under_a_flip(tmp_path)
         sources.Coco(fields=source.fields, classes=("car",)).scan(root)
 
 
+@pytest.mark.parametrize(
+    ("points", "reason"),
+    [
+        ([5, 6], "its category has 3 key points of 3 numbers; got 2"),
+        ([float("nan"), 6, 2] * 3, "holds NaN or infinity"),
+    ],
+)
+def test_wrong_key_points_reject_their_image(tmp_path, points, reason):
+    content = scene()
+    content["categories"] = [{"id": 7, "name": "person", "keypoints": ["nose", "left", "right"]}]
+    content["annotations"] = [{**annotation(11, 1, 7, (2, 2, 30, 30), []), "keypoints": points}]
+    root, _ = written(tmp_path, content)
+    _, rejected = built(sources.Coco(fields=("boxes", "points"), bad_annotations="reject"), root, tmp_path / "out")
+    assert "annotation 11: " in rejected["train/1.png"]
+    assert reason in rejected["train/1.png"]
+
+
 def test_boxes_outside_of_a_crop_are_dropped_with_their_rows(tmp_path):
     """Without `row_fields`; which boxes these are is in tests/fidelity."""
     root, _ = written(tmp_path, scene())
