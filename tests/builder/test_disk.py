@@ -16,7 +16,6 @@ from tfprep.builder.layout import Layout
 from tfprep.dataset import open_dataset
 from tfprep.dataset.versions import locked
 from tfprep.errors import BuildError, BuildLockedError, DatasetError, SourceError, TfprepError
-from tfprep.storage import urls
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -136,21 +135,6 @@ def test_a_file_system_without_locks_is_named(full, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", refused)
     with pytest.raises(BuildError, match=r"cannot lock .*: No locks available; choose a folder on another file system"):
         full.build()
-
-
-def test_a_receipt_does_not_outlive_the_files_that_it_describes(full, monkeypatch):
-    full.build()
-    full.change_recipe("seed=3", "seed=4")
-    seen = []
-
-    def durable_write(path, content, **options):
-        seen.append(path.name)
-        assert not path.exists()
-        urls.durable_write(path, content, **options)
-
-    monkeypatch.setattr("tfprep.builder.receipts.durable_write", durable_write)
-    full.build()
-    assert len(seen) == 6
 
 
 def test_a_relative_path_that_looks_like_a_url_is_a_folder(full, monkeypatch):
