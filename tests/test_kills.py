@@ -14,7 +14,6 @@ import cv2
 import numpy as np
 import pytest
 
-from tests.kills import COUNTED
 from tfprep.builder import BuildOptions, build
 from tfprep.dataset import index_tfrecords
 from tfprep.model_fields import add_fields, remove_fields
@@ -38,6 +37,69 @@ RECIPE = Recipe(
     store={"image": codecs.Png(), "label": codecs.Scalar()}, variants={"train": 2}, shards={"train": 2, "val": 1},
 )
 """
+
+COUNTED = """
+import io, os, sys
+from pathlib import Path
+
+import cv2, tfprep.builder.publish, tfprep.builder.shard
+
+steps = die_at = 0
+cv2.setNumThreads(0)
+tfprep.builder.publish.write_report = lambda *arguments: ""
+os.fsync, os.sync = lambda descriptor: None, lambda: None  # what a killed process wrote stays: before a sync as after it
+
+
+def counted(function):
+    def step(*arguments, **options):
+        global steps
+        steps += 1
+        if steps == die_at:
+            os._exit(9)
+        return function(*arguments, **options)
+    return step
+
+
+def count(*names):
+    "From now on, this process exits at step `die_at`: a call of these functions of `os`, or a file that was opened for writing."
+    for name in names:
+        setattr(os, name, counted(getattr(os, name)))
+    io.open = opened
+    Path.replace = lambda self, target: os.replace(self, target)
+    Path.rmdir = lambda self: os.rmdir(self)
+    def unlink(self, missing_ok=False):
+        try:
+            os.unlink(self)
+        except FileNotFoundError:
+            if not missing_ok:
+                raise
+    Path.unlink = unlink
+
+
+def opened(file, mode="r", *arguments, open_file=io.open, **options):
+    "A file that is opened for writing when the process exits stays empty."
+    handle = open_file(file, mode, *arguments, **options)
+    if set("wax+") & set(mode):
+        counted(lambda: None)()
+    return handle
+
+
+def status(*functions):
+    "Run functions in a fork of this process, which has no other thread."
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            for function in functions:
+                function()
+        except BaseException:
+            import traceback
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+"""
+"""A script's beginning, with which a process exits at a chosen step of its work on files."""
 
 SCRIPT = """
 import hashlib, random, re, shutil
@@ -202,55 +264,80 @@ def test_kills_at_every_step_of_a_command(before, tmp_path, command):
     assert int(done.stdout.split()[-1]) > LEAST.get(command, 20 // STRIDE), done.stdout
 
 
+class Watch:
+    """Notes which inodes are synced, and fails where something gets its name before what it describes is durable."""
+
+    def __init__(self, out):
+        self.private = out / ".tfprep"
+        self.synced, self.withdrawn, self.moved, self.receipts = set(), set(), [], [0, 0]
+
+    def sync(self, descriptor, fsync=os.fsync):
+        fsync(descriptor)
+        self.synced.add(os.fstat(descriptor).st_ino)
+        self.withdrawn.discard(os.fstat(descriptor).st_ino)
+
+    def forget(self, path):
+        if os.path.lexists(path) and os.lstat(path).st_nlink == 1:  # another file may get its number
+            self.synced.discard(os.lstat(path).st_ino)
+
+    def remove(self, path, unlink=os.unlink, **options):
+        self.forget(path)
+        unlink(path, **options)
+        if RECEIPT.fullmatch(os.path.basename(path)):
+            self.withdrawn.add(os.stat(os.path.dirname(path)).st_ino)
+
+    def move(self, source, target, *, real):
+        self.forget(target)
+        name, folder = os.path.basename(target), os.path.dirname(target)
+        if re.fullmatch("v[0-9]{4}", name):
+            parts = [Path(source), *Path(source).rglob("*")]
+            late = [str(one) for one in parts if one.stat().st_ino not in self.synced and one.name != "report.html"]
+            assert not late, late
+            self.moved.append(name)
+        elif name == "tfprep.json":
+            assert {os.stat(source).st_ino, os.stat(folder).st_ino} <= self.synced
+        elif (shard := SHARD.fullmatch(name)) and Path(folder) == self.private / "new":
+            assert not self.withdrawn, "a receipt was removed, which a power failure would undo"
+            assert not (self.private / f"receipts/{shard[1]}-{shard[2]}.json").exists(), "it describes another shard"
+        elif RECEIPT.fullmatch(name):  # and the folder of its shards
+            computed = [one for one in Path(folder).iterdir() if one.is_dir()]
+            assert {one.stat().st_ino for one in computed or [self.private / "new"]} <= self.synced
+            self.receipts[bool(computed)] += 1
+        if os.path.isfile(source) and not os.path.islink(source) and name != "report.html":
+            assert os.stat(source).st_ino in self.synced, target
+        real(source, target)
+        if name != "current":  # a link for people, which the next build makes again
+            self.synced.discard(os.stat(folder).st_ino)
+
+
+RECEIPT, SHARD = (
+    re.compile(r"\w+-(?:v\d+-)?\d{5}\.json"),
+    re.compile(r"\w+?-(\w+?)(?:_v\d+)?\.tfrecord-(\d{5})-of-\d{5}"),
+)
+
+
 @pytest.mark.filterwarnings("ignore:the fields 'score' that a model added")
 def test_nothing_is_named_before_it_is_durable(before, tmp_path, monkeypatch):
     """All files of a version and its folders are synced before it gets its name, and that name before the pointer is replaced."""
     root = shutil.copytree(before, tmp_path / "site", symlinks=True)
     shutil.copy(root / "foreign/0.tfrecord", root / "foreign/2.tfrecord")
-    out, raw, synced, moved, receipts, recipe = root / "out", root / "raw", set(), [], [], root / "recipe.py"
-    fsync, rename, replace, unlink = os.fsync, os.rename, os.replace, os.unlink
-
-    def note_sync(descriptor):
-        fsync(descriptor)
-        synced.add(os.fstat(descriptor).st_ino)
-
-    def forget(path):
-        if os.path.lexists(path) and os.lstat(path).st_nlink == 1:  # another file may get its number
-            synced.discard(os.lstat(path).st_ino)
-
-    def checked(source, target, move=None):
-        forget(target)
-        name = os.path.basename(target)
-        if re.fullmatch("v[0-9]{4}", name):
-            parts = [Path(source), *Path(source).rglob("*")]
-            late = [str(part) for part in parts if part.stat().st_ino not in synced and part.name != "report.html"]
-            assert not late, late
-            moved.append(name)
-        elif name == "tfprep.json":
-            assert {os.stat(place).st_ino for place in (source, os.path.dirname(target))} <= synced
-        elif re.fullmatch(
-            r"\w+-v\d+-\d{5}\.json", name
-        ):  # a receipt of computed fields, beside the folder of their shards
-            assert {folder.stat().st_ino for folder in Path(target).parent.iterdir() if folder.is_dir()} <= synced
-            receipts.append(name)
-        move(source, target)
-        synced.discard(os.stat(os.path.dirname(target)).st_ino)
-
-    monkeypatch.setattr(os, "fsync", note_sync)
-    monkeypatch.setattr(os, "rename", functools.partial(checked, move=rename))
-    monkeypatch.setattr(os, "replace", functools.partial(checked, move=replace))
-    monkeypatch.setattr(os, "unlink", lambda path, **options: (forget(path), unlink(path, **options)))
-    options = BuildOptions(workers=0)
-    for command in (
-        lambda: remove_fields(out, "score"),
-        lambda: add_fields(out, recipe),
-        lambda: build(root / "changed.py", out, raw, options=options),
-        lambda: build(root / "more.py", out, raw, options=dataclasses.replace(options, reshard=True)),
-        lambda: build(root / "other.py", out, raw, options=dataclasses.replace(options, replace=True)),
-        lambda: index_tfrecords(str(root / "foreign/*.tfrecord"), "train", root / "index", workers=0),
+    out, raw, recipe, options = root / "out", root / "raw", root / "recipe.py", BuildOptions(workers=0)
+    watch = Watch(out)
+    monkeypatch.setattr(os, "fsync", watch.sync)
+    monkeypatch.setattr(os, "unlink", watch.remove)
+    for name in ("rename", "replace"):
+        monkeypatch.setattr(os, name, functools.partial(watch.move, real=getattr(os, name)))
+    for place, command in (
+        (out, lambda: remove_fields(out, "score")),
+        (out, lambda: add_fields(out, recipe)),
+        (out, lambda: build(root / "changed.py", out, raw, options=options)),
+        (out, lambda: build(root / "more.py", out, raw, options=dataclasses.replace(options, reshard=True))),
+        (out, lambda: build(root / "other.py", out, raw, options=dataclasses.replace(options, replace=True))),
+        (root / "index", lambda: index_tfrecords(str(root / "foreign/*.tfrecord"), "train", root / "index", workers=0)),
     ):
-        synced.clear()
-        synced.update(path.lstat().st_ino for path in root.rglob("*") if path.is_file())  # published or there before
+        watch.synced = {path.lstat().st_ino for path in root.rglob("*") if path.is_file()}  # published or there before
+        watch.withdrawn.clear()
         command()
-    assert len(moved) == 6
-    assert receipts
+        assert place.stat().st_ino in watch.synced, "the pointer is durable when a command ends"
+    assert len(watch.moved) == 6
+    assert all(watch.receipts)

@@ -38,8 +38,6 @@ LEVELS = [
 """From the ground up. A package imports from the levels below it, and from its own level only where APART does not forbid it."""
 APART = [{"sources", "derive", "augment", "codecs", "records"}, {"builder", "load"}, {"builder", "train"}]
 """Packages of one level that never import each other."""
-SKIPPED_BY_TOOLS = {"build", "dist", "out", "venv", "env", "node_modules", "__pycache__"}
-"""Folders that pytest, git templates and packaging tools leave out by default."""
 
 
 @cache
@@ -184,33 +182,26 @@ def test_names_in_pages_and_docstrings_are_there():
         assert attribute in ("", *names_of(module)) or name == "tfprep.json", f"{path}: {name}"
 
 
-def test_no_package_is_named_like_what_tools_skip():
-    folders = {path.name for top in (ROOT, ROOT.parent / "tests") for path in top.rglob("*") if path.is_dir()}
-    assert not (folders - {"__pycache__"}) & SKIPPED_BY_TOOLS
+EVERYTHING = """
+import importlib, pkgutil, sys
+import click
+import tfprep, tfprep.bench, tfprep.builder.shard, tfprep.load.order, tfprep.load.reader, tfprep.pool, tfprep.train
+from tfprep.cli import COMMANDS, tfprep as commands
+
+tfprep.build, tfprep.open
+for package in (tfprep.load.order, tfprep.load.reader):
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{module.name}")
+for name in COMMANDS:
+    assert commands.get_command(click.Context(commands), name)
+print([name for name in sys.argv[1:] if name in sys.modules])
+"""
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "import tfprep",
-        "import tfprep.builder; tfprep.build",
-        "import tfprep.load; tfprep.open",
-        "import tfprep.train",
-        "import tfprep.bench",
-        "import tfprep.builder.shard, tfprep.pool",
-        "import pkgutil, importlib, tfprep.load.order as package; [importlib.import_module(f'{package.__name__}.{m.name}')"
-        " for m in pkgutil.iter_modules(package.__path__)]",
-        "import pkgutil, importlib, tfprep.load.reader as package; [importlib.import_module(f'{package.__name__}.{m.name}')"
-        " for m in pkgutil.iter_modules(package.__path__)]",
-        "from tfprep.cli import main, COMMANDS, tfprep; import click; c = click.Context(tfprep);"
-        " [tfprep.get_command(c, n) for n in COMMANDS]",
-    ],
-)
-def test_a_fresh_process_has_no_tensorflow(statement):
+def test_a_fresh_process_has_no_tensorflow():
     """TensorFlow takes seconds and hundreds of megabytes to import: only code that trains imports it, when it trains."""
     heavy = ["tensorflow", "keras", "torch", "jax", "tensorflow_datasets", "matplotlib", "pandas", "scipy", "numcodecs"]
-    code = f"import sys; {statement}; print([name for name in {heavy} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", EVERYTHING, *heavy], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 

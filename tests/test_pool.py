@@ -314,7 +314,7 @@ def test_the_pool_of_a_process_that_forked_is_not_used_or_ended_by_its_child(ent
     subprocess.run([sys.executable, "-c", code, entry], check=True, env=worker_environment())
 
 
-def test_ctrl_c_ends_no_worker_while_it_starts(entry):
+def test_ctrl_c_ends_no_worker_while_it_starts_and_no_worker_reads_what_is_typed(entry):
     """The signal goes to the whole process group, as from a terminal."""
     code = """if True:
         import os, signal, sys, time
@@ -326,13 +326,14 @@ def test_ctrl_c_ends_no_worker_while_it_starts(entry):
         for _ in range(40):
             os.killpg(0, signal.SIGINT)
             time.sleep(0.01)
-        pool.submit({})
+        pool.submit({"code": "assert not sys.stdin.read()"})
         assert sum(isinstance(event, Done) for event in pool.events()) == 1
         print(len(pool.deaths))
         pool.close()
     """
     command = [sys.executable, "-c", code, entry]
-    done = subprocess.run(command, check=True, env=worker_environment(), stdout=subprocess.PIPE, start_new_session=True)
+    options = {"env": worker_environment(), "stdout": subprocess.PIPE, "start_new_session": True}
+    done = subprocess.run(command, check=True, input=b"typed", **options)
     assert done.stdout == b"0\n"
 
 

@@ -15,7 +15,6 @@ import pytest
 from PIL import Image
 
 import tfprep
-from tests.builder import random_geometry
 from tests.builder.conftest import check_whole, digests, run
 from tests.photos import oriented, write_photos
 from tfprep import Recipe, codecs, sources
@@ -303,13 +302,6 @@ def test_a_build_with_its_report_and_its_workers_import_no_framework(full, tmp_p
         "return sample['mask']",
     )
     assert full.build(workers=1).rejected == 0
-
-
-@pytest.mark.parametrize("seed", [0, 6, 13])  # turned and zoomed; shifted, most boxes dropped; cut and slanted
-def test_boxes_and_masks_are_those_of_a_geometry_of_our_own(seed, tmp_path):
-    """No box without area, and no class that the image does not have there."""
-    recipe, faults = random_geometry.check_recipe(seed, tmp_path)
-    assert not faults, recipe
 
 
 # --- the start of the workers -----------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from tfprep.builder.layout import Layout
 from tfprep.dataset import open_dataset
 from tfprep.dataset.versions import locked
 from tfprep.errors import BuildError, BuildLockedError, DatasetError, SourceError, TfprepError
-from tfprep.storage import urls
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -143,65 +142,6 @@ def test_a_file_system_without_locks_is_named(full, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", refused)
     with pytest.raises(BuildError, match=r"cannot lock .*: No locks available; choose a folder on another file system"):
         full.build()
-
-
-# --- order of what is made durable --------------------------------------------------------------------------------------
-
-
-def test_everything_is_synced_before_it_is_renamed_and_its_folder_after(full, monkeypatch):
-    """A power failure may undo a rename whose folder was not synced, and content that was not synced with its file."""
-    steps = []
-    real_replace = os.replace
-
-    def fsync(descriptor):
-        steps.append(("sync", os.readlink(f"/proc/self/fd/{descriptor}")))
-
-    def replace(source, target):
-        steps.append(("rename", str(source), str(target)))
-        real_replace(source, target)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(os, "replace", replace)
-    monkeypatch.setattr(os, "rename", replace)
-    monkeypatch.setattr("pathlib.Path.replace", replace)
-    full.build()
-    renames = [(place, step[1], step[2]) for place, step in enumerate(steps) if step[0] == "rename"]
-    for place, source, target in renames:
-        if source.endswith("/current"):  # a link, which has no content
-            continue
-        synced = {step[1] for step in steps[:place] if step[0] == "sync"}
-        # A finished shard is renamed to its final name after it was synced under an earlier one.
-        earlier = [old for _, old, new in renames if new == source]
-        assert source in synced or any(old in synced for old in earlier), target
-    manifest = next(place for place, _, target in renames if target.endswith("/tfprep.json"))
-    before, after = steps[:manifest], steps[manifest:]
-    moved = steps.index(("rename", str(full.out / ".tfprep/new"), str(full.out / "v0001")))
-    durable = {step[1] for step in steps[:moved] if step[0] == "sync"}
-    for _, source, target in renames:
-        durable |= {target} if source in durable else set()
-    assert {f"{full.out}/.tfprep/new/{path.name}" for path in (full.out / "v0001").iterdir()} <= durable
-    assert ("sync", str(full.out / ".tfprep/new")) in before[:moved], "all names in the version are durable"
-    assert ("sync", str(full.out)) in before[moved:], "the version is durable before the pointer names it"
-    assert ("sync", str(full.out)) in after
-    receipts = [place for place, _, target in renames if "receipts/" in target]
-    for place in receipts:
-        staged = max(p for p, step in enumerate(steps[:place]) if step[0] == "rename" and "/new/" in step[2])
-        assert ("sync", str(full.out / ".tfprep/new")) in steps[staged:place], "shards are durable before their receipt"
-
-
-def test_a_receipt_does_not_outlive_the_files_that_it_describes(full, monkeypatch):
-    full.build()
-    full.change_recipe("seed=3", "seed=4")
-    seen = []
-
-    def durable_write(path, content, **options):
-        seen.append(path.name)
-        assert not path.exists()
-        urls.durable_write(path, content, **options)
-
-    monkeypatch.setattr("tfprep.builder.receipts.durable_write", durable_write)
-    full.build()
-    assert len(seen) == 6
 
 
 def test_a_relative_path_that_looks_like_a_url_is_a_folder(full, monkeypatch):

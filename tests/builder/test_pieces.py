@@ -1,6 +1,5 @@
 """Independent parts of the build: packed columns, numbers of shards, counts and sums."""
 
-import json
 import os
 import re
 import tempfile
@@ -155,18 +154,3 @@ def test_a_build_with_an_opencv_that_rounds_warps_warns(monkeypatch, number, war
     """Version 4 of OpenCV has 32 fractions of a pixel (INTER_BITS = 5 in imgproc.hpp)."""
     monkeypatch.setattr(plan.cv2, "__version__", number)
     assert plan.warning_of_opencv().startswith(f"OpenCV {number} rounds warps to 1/32 pixel") == warns
-
-
-def test_publication_parses_the_rows_of_each_record_once(full, monkeypatch):
-    """Those of all variants were parsed for each variant: of sixteen, sixteen times."""
-    parsed = []
-
-    def loads(text, real=json.loads):
-        value = real(text)
-        variants = value.get("rows", ()) if isinstance(value, dict) else [value]
-        parsed.extend(len(rows) for rows in variants if isinstance(rows, list) and isinstance(rows[0], list))
-        return value
-
-    monkeypatch.setattr(json, "loads", loads)
-    records = full.build().records
-    assert sum(parsed) == records == 54

@@ -4,10 +4,8 @@ import os
 import shutil
 import subprocess
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.builder.conftest import check_whole, digests
@@ -187,23 +185,6 @@ def test_a_sample_that_crashes_and_then_does_not_is_kept(full):
     assert len(trace.read_text().splitlines()) >= 3
 
 
-def test_a_worker_that_dies_between_samples_is_replaced(full):
-    """Workers that have no task yet, or wait for one, may die as well."""
-    killed = []
-
-    def strike(event):
-        for child in psutil.Process().children() if event.name in ("planned", "shard") and len(killed) < 3 else ():
-            with suppress(psutil.Error):  # one that was killed before may be a zombie
-                if "tfprep.pool" in child.cmdline():
-                    child.kill()
-                    killed.append(child.pid)
-                    break
-
-    full.build(workers=2, on_event=strike)
-    assert len(killed) >= 2
-    assert digests(full.out) == full.from_nothing()
-
-
 def test_workers_that_cannot_start_are_an_error(full, monkeypatch):
     monkeypatch.setattr("sys.executable", shutil.which("false"))
     with pytest.raises(BuildError, match=r"ended with exit status 1.* finished nothing"):
@@ -214,19 +195,6 @@ def test_a_recipe_that_fails_only_in_workers_raises(full):
     full.define("import sys\nif sys.argv[0].endswith('pool.py'):\n    raise ImportError('no GPU')\n")
     with pytest.raises(Exception, match=r"no GPU"):
         full.build(workers=1)
-
-
-def test_what_a_users_function_prints_and_reads_disturbs_nothing(full, capfd):
-    expected = full.from_nothing()
-    body = (
-        "print('{\"event\": \"done\"}')\nos.system('echo noise')\nassert sys.stdin.read() == ''\nreturn sample['mask']"
-    )
-    full.define("import sys")
-    full.derive("noisy", body)
-    assert full.build(workers=1).rejected == 0
-    assert capfd.readouterr().out == ""
-    built = digests(full.out)
-    assert {name for name in expected if expected[name] != built[name]} <= {"manifest.json"}
 
 
 def test_a_file_that_hangs_when_its_content_is_compared(full):

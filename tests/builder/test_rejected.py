@@ -1,6 +1,5 @@
 """Every bad input is rejected by name, with its stage, and affects no other. `tests/images` has the faults of each format."""
 
-import io
 import os
 from pathlib import Path
 
@@ -9,25 +8,20 @@ import pytest
 from PIL import Image
 
 from tests.builder.conftest import check_whole, digests
+from tests.photos import written
 from tfprep import Recipe, build, codecs, sources
 from tfprep.errors import BuildError, TooManyRejectedError
 
 GOOD = 30
 
 
-def saved(image: Image.Image, form: str, **options) -> bytes:
-    file = io.BytesIO()
-    image.save(file, form, **options)
-    return file.getvalue()
-
-
 def noise(form: str) -> bytes:
-    return saved(Image.fromarray(np.random.default_rng(0).integers(0, 256, (24, 28, 3), np.uint8)), form)
+    return written(np.random.default_rng(0).integers(0, 256, (24, 28, 3), np.uint8), form)
 
 
 def frames() -> bytes:
     images = [Image.new("RGB", (28, 24), color) for color in ("red", "green", "blue")]
-    return saved(images[0], "TIFF", save_all=True, append_images=images[1:])
+    return written(images[0], "TIFF", save_all=True, append_images=images[1:])
 
 
 IMAGE, MASK = ".jpg", ".mask.png"
@@ -73,7 +67,7 @@ BAD = [
     (content(noise("PNG")[:900]), "decode", "image", "not a whole image: ", IMAGE),
     (content(frames()), "decode", "image",
      "TIFF holds 3 frames, expected one image; choose one with sources.Pixels(p", IMAGE),
-    (content(saved(Image.fromarray(np.zeros((24, 28), np.float32)), "TIFF")), "decode", "image",
+    (content(written(np.zeros((24, 28), np.float32), "TIFF")), "decode", "image",
      "an image of 32-bit floats", IMAGE),
     (gone(MASK), "read", "mask", NO_FILE, MASK),
     (gone(MASK, dangling), "read", "mask", NO_FILE, MASK),

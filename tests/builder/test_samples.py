@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.photos import written
 from tfprep import Recipe, augment, codecs, images, sources
 from tfprep.augment.transform import identity
 from tfprep.augment.warp import warp_sample
@@ -26,14 +27,8 @@ def noise(height, width):
     return np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC))
 
 
-def encoded(array, form="PNG"):
-    file = io.BytesIO()
-    Image.fromarray(array).save(file, form, **({"quality": 95} if form == "JPEG" else {}))
-    return file.getvalue()
-
-
 IMAGE = noise(60, 80)
-JPEG = encoded(noise(64, 80), "JPEG")
+JPEG = written(noise(64, 80), "JPEG")
 RAW = {
     "image": IMAGE, "mask": RNG.integers(0, 3, (60, 80), np.uint8), "boxes": [[2, 2, 20, 20], [70, 50, 79, 59]],
     "names": [4, 7],
@@ -80,7 +75,7 @@ def decodes(monkeypatch):
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG"])
 def test_a_variant_does_not_depend_on_how_many_there_are(form, decodes):
-    raw = {"image": encoded(noise(600, 803), form)}
+    raw = {"image": written(noise(600, 803), form)}
     crop = maker({"image": "image"}, geometry=[augment.RandomResizedCrop(64, 64, scale=(0.004, 1))])
     single = [next(crop.made("k", raw, [variant]))["image"] for variant in range(12)]
     scales = {reduced for reduced, _ in decodes}
@@ -92,10 +87,10 @@ def test_a_variant_does_not_depend_on_how_many_there_are(form, decodes):
 
 
 def test_small_targets_are_decoded_small_unless_the_recipe_or_a_mask_forbids_it(decodes):
-    raw, small = {"image": encoded(noise(120, 160), "JPEG")}, {"geometry": [augment.Resize(15, 20)]}
+    raw, small = {"image": written(noise(120, 160), "JPEG")}, {"geometry": [augment.Resize(15, 20)]}
     stored(raw, {"image": "image"}, **small)
     stored(raw, {"image": "image"}, **small, dct_downscale=False)
-    stored({**raw, "mask": encoded(np.zeros((120, 160), np.uint8))}, {"image": "image", "mask": "mask"}, **small)
+    stored({**raw, "mask": written(np.zeros((120, 160), np.uint8))}, {"image": "image", "mask": "mask"}, **small)
     stored(raw, {"image": "image"}, geometry=[augment.Resize(100, 125)])
     assert [size for _, size in decodes] == [(15, 20), (120, 160), (120, 160), (120, 160)]
 
@@ -118,7 +113,7 @@ def test_variant_zero_is_unaugmented_and_others_depend_only_on_key_and_number():
     ("kinds", "raw", "message"),
     [
         *(({"label": "label"}, {"label": n}, f"class {n} is outside the list of 2 classes") for n in (-1, 2, 900)),
-        ({"mask": "mask"}, {"mask": encoded(np.full((8, 8), 255, np.uint8))}, "class 255 is outside the list of 2"),
+        ({"mask": "mask"}, {"mask": written(np.full((8, 8), 255, np.uint8))}, "class 255 is outside the list of 2"),
         ({"age": "scalar"}, {"age": None}, "it has no value"),
         ({"age": "scalar"}, {"age": [1.0, None]}, "one of its numbers is empty or NaN"),
         ({"label": "label"}, {"label": 0.75}, "a label is a class number, or a list of them, not 0.75"),
@@ -169,7 +164,7 @@ def test_a_kept_original_is_not_decoded(decodes):
 
 
 def test_a_damaged_original_is_not_stored():
-    png = encoded(RNG.integers(0, 256, (30, 30, 3), np.uint8))
+    png = written(RNG.integers(0, 256, (30, 30, 3), np.uint8))
     for data, cuts in ((JPEG, (3, 10, 500)), (png, (1, 2, 3, 10, 500))):
         for cut in cuts:
             with pytest.raises(SampleError, match="not a whole"):
@@ -244,14 +239,6 @@ def test_draws_are_those_of_the_ops_name_and_number(policy):
         assert np.array_equal(sample["image"], image)
         assert np.array_equal(sample["mask"], expected["mask"])
         assert np.array_equal(sample["copy"], expected["image"])
-
-
-def test_a_policy_among_the_color_ops_changes_the_image():
-    """Those that are in either list have a color half too, which is for the geometry only."""
-    for op in (augment.OneOf([augment.Invert(1), augment.Blur((1, 1))]), augment.SomeOf([augment.Invert(1)], 1)):
-        image = made(color=[op])["image"]
-        assert np.array_equal(image, op(IMAGE, generator(0, "key", 1, f"color/{type(op).__name__}/0")))
-        assert not np.array_equal(image, IMAGE)
 
 
 # --- functions of users ------------------------------------------------------------------------------------------------------

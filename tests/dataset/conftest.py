@@ -17,10 +17,9 @@ from tfprep.dataset import open_dataset
 LABELS = ["cat", "dog", "ünïcode"]
 
 
-@pytest.fixture(scope="session")
-def rows(tmp_path_factory):
-    """The rows of a table by their path, whose photos of noise are beside it."""
-    root, draws, rows = tmp_path_factory.mktemp("raw"), np.random.default_rng(0), {}
+def write_table(root):
+    """A table of photos of noise, which are beside it."""
+    draws, rows = np.random.default_rng(0), []
     for split, count in (("train", 30), ("val", 12)):
         for number in range(count):
             label = LABELS[number % 3]
@@ -28,12 +27,11 @@ def rows(tmp_path_factory):
             coarse = Image.fromarray(draws.integers(0, 256, (6, 8, 3), np.uint8))
             save(root / name, np.asarray(coarse.resize((64 + number, 48), Image.Resampling.BICUBIC)))
             corners = np.sort(draws.uniform(0, 40, (number % 3, 2, 2)).round(2), axis=1)
-            rows[name] = {
+            rows.append({
                 "path": name, "split": split, "animal": label, "text": f"{split} {number} ß", "weight": number / 7,
-                "boxes": corners.reshape(-1, 4).tolist(), "root": str(root),
-            }  # fmt: skip
-    (root / "table.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows.values()), encoding="utf-8")
-    return rows
+                "boxes": corners.reshape(-1, 4).tolist(),
+            })  # fmt: skip
+    (root / "table.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def gray(sample, generator):
@@ -48,7 +46,7 @@ plain.kind = "image"
 
 
 @pytest.fixture(scope="session")
-def data(rows, tmp_path_factory):
+def data(tmp_path_factory):
     """30 training samples of 3 variants in 3 shards, and 12 of validation in one."""
     fields = {"weight": ("scalar", "weight"), "text": ("text", "text"), "boxes": ("boxes", "boxes")}
     recipe = Recipe(
@@ -66,9 +64,10 @@ def data(rows, tmp_path_factory):
         row_fields={"boxes": []},
         seed=4,
     )  # fmt: skip
-    out, (row, *_) = tmp_path_factory.mktemp("built") / "mixed", rows.values()
-    tfprep.build(recipe, out, row["root"], options=BuildOptions(workers=0))
-    return open_dataset(out)
+    root = tmp_path_factory.mktemp("mixed")
+    write_table(root / "raw")
+    tfprep.build(recipe, root / "out", root / "raw", options=BuildOptions(workers=0))
+    return open_dataset(root / "out")
 
 
 @pytest.fixture

@@ -38,24 +38,6 @@ def test_the_manifest_reads_back_as_it_was_written(data):
     np.testing.assert_allclose([statistics.mean, statistics.std], [pixels.mean(0), pixels.std(0)], rtol=1e-9)
 
 
-def test_values_come_from_the_table_row_of_their_key(data, rows):
-    for split in data.splits:
-        keys = data.index(split, 0, ["key"])["key"].to_pylist()
-        assert sorted(keys) == sorted(key for key, row in rows.items() if row["split"] == split)
-        for key, sample in zip(keys, data.samples(split), strict=True):
-            assert (sample["text"], sample["weight"]) == (rows[key]["text"], np.float32(rows[key]["weight"]))
-            assert LABELS[sample["label"]] == rows[key]["animal"]
-
-
-def test_variants_contain_the_same_samples_in_the_same_order(data):
-    columns = ["key", "shard", "source_digest", "label"]
-    for variant in (1, 2):
-        assert data.index("train", variant, columns).equals(data.index("train", 0, columns))
-    images = [np.stack([s["image"] for s in data.samples("train", variant)]) for variant in range(3)]
-    assert (images[0] != images[1]).any()
-    assert (images[1] != images[2]).any()
-
-
 def test_the_spans_of_fields_and_records_are_those_of_tensorflows_parser(data):
     """Those of `index.parquet`; those of records are in the text indexes as well."""
     for split, variant in ALL:
@@ -187,23 +169,29 @@ def test_splits_are_printed_as_a_table_and_compare_as_a_mapping(data):
     assert data.splits == data.manifest.splits
 
 
-def test_a_contact_sheet_of_any_class_numbers(make_dataset):
+@pytest.fixture
+def generated(make_dataset):
+    """A function that makes a dataset of samples of these kinds, and its contact sheet with panels of this side."""
+
+    def generated(make, kinds, samples=1, side=32):
+        codec = {name: codecs.Scalar() if kind in ("boxes", "label") else codecs.Raw() for name, kind in kinds.items()}
+        made = make_dataset(samples={"train": samples}, fields=(*kinds,), make=make, kinds=kinds, codec=codec)
+        data = open_dataset(made.path)
+        return data, np.asarray(contact_sheet(data, "train", samples=samples, panel_px=side))
+
+    return generated
+
+
+def test_a_contact_sheet_of_any_class_numbers(generated):
     """A color for each number up to the highest one would take minutes, and below 0 there is none."""
-
-    def make(rng, number):
-        return {"mask": rng.choice([-5, 0, 1 << 40], (24, 32))}
-
-    made = make_dataset(
-        samples={"train": 2}, fields=("mask",), make=make, kinds={"mask": "mask"}, codec={"mask": codecs.Raw()}
-    )
-    sheet = np.asarray(contact_sheet(open_dataset(str(made.path)), "train", samples=2, panel_px=32))
+    _, sheet = generated(lambda rng, number: {"mask": rng.choice([-5, 0, 1 << 40], (24, 32))}, {"mask": "mask"}, 2)
     for color in class_colors([-5, 0, 1 << 40]):
         assert (sheet == color).all(2).sum() > 100
     objects, (void,) = class_colors(range(1, 255)).astype(int), class_colors([255])
     assert np.abs(objects - void).max(1).min() > 100, "void looks like an object"
 
 
-def test_a_contact_sheet_of_a_map_with_holes(make_dataset):
+def test_a_contact_sheet_of_a_map_with_holes(generated):
     """The colors are those of the finite values."""
 
     def make(rng, number):
@@ -211,15 +199,12 @@ def test_a_contact_sheet_of_a_map_with_holes(make_dataset):
         depth[:12], depth[12:14], depth[0] = 5.0, np.inf, 1.0
         return {"depth": depth}
 
-    made = make_dataset(
-        samples={"train": 1}, fields=("depth",), make=make, kinds={"depth": "map"}, codec={"depth": codecs.Raw()}
-    )
-    sheet = np.asarray(contact_sheet(open_dataset(str(made.path)), "train", samples=1, panel_px=32))
+    _, sheet = generated(make, {"depth": "map"})
     ends = cv2.applyColorMap(np.array([[0, 255]], np.uint8), cv2.COLORMAP_VIRIDIS)[0, :, ::-1]
     assert [int((sheet == color).all(2).sum()) for color in ends] == [32 + 10 * 32, 13 * 32]
 
 
-def test_boxes_have_the_color_of_their_class_and_the_sheet_its_name(make_dataset):
+def test_boxes_have_the_color_of_their_class_and_the_sheet_its_name(generated):
     def make(rng, number):
         boxes = np.array([[4, 4, 20, 20], [30, 6, 44, 22]], np.float32)
         tags = np.array([1, 0], np.float32)  # a number for each of two classes, not for each box
@@ -230,11 +215,7 @@ def test_boxes_have_the_color_of_their_class_and_the_sheet_its_name(make_dataset
             "box_labels": np.array([1, 2]),
         }
 
-    kinds = {"image": "image", "boxes": "boxes", "tags": "label", "box_labels": "label"}
-    codec = {"image": codecs.Raw(), **dict.fromkeys(("boxes", "tags", "box_labels"), codecs.Scalar())}
-    made = make_dataset(samples={"train": 2}, fields=tuple(kinds), make=make, kinds=kinds, codec=codec)
-    data = open_dataset(str(made.path))
-    sheet = np.asarray(contact_sheet(data, "train", samples=2, panel_px=48))
+    data, sheet = generated(make, {"image": "image", "boxes": "boxes", "tags": "label", "box_labels": "label"}, 2, 48)
     ends = [int(np.flatnonzero((sheet == color).all(2).any(1))[-1]) for color in class_colors([1, 2])]
     drawn = int(np.flatnonzero((sheet == 99).all(2).any(1))[-1])
     assert min(ends) > drawn, "the legend is below the pictures"
@@ -243,16 +224,11 @@ def test_boxes_have_the_color_of_their_class_and_the_sheet_its_name(make_dataset
     assert (marked[6, 30:44] == class_colors([2])).all()
 
 
-def test_the_legend_says_which_of_two_fields_has_a_class(make_dataset, monkeypatch):
-    def make(rng, number):
-        return dict.fromkeys(("mask", "parts"), np.eye(24, 32, dtype=np.uint8))
-
-    kinds, codec = dict.fromkeys(("mask", "parts"), "mask"), dict.fromkeys(("mask", "parts"), codecs.Raw())
-    made = make_dataset(samples={"train": 1}, fields=("mask", "parts"), make=make, kinds=kinds, codec=codec)
-    manifest = replace(
-        open_dataset(str(made.path)).manifest, classes={"mask": ("ground", "leaf"), "parts": ("leaf", "stem")}
-    )
+def test_the_legend_says_which_of_two_fields_has_a_class(generated, monkeypatch):
+    kinds = dict.fromkeys(("mask", "parts"), "mask")
+    data, _ = generated(lambda rng, number: dict.fromkeys(kinds, np.eye(24, 32, dtype=np.uint8)), kinds)
+    classes = {"mask": ("ground", "leaf"), "parts": ("leaf", "stem")}
     words = []
     monkeypatch.setattr(ImageDraw.ImageDraw, "text", lambda pen, place, text, *rest: words.append(text))
-    contact_sheet(Dataset(made.path, manifest), "train")
+    contact_sheet(Dataset(data.path, replace(data.manifest, classes=classes)), "train")
     assert words[-4:] == ["mask ground", "mask leaf", "parts leaf", "parts stem"]

@@ -1,15 +1,14 @@
 """Each recipe in `pipelines/` loads, makes samples of generated scenes, and treats void and sky as its task needs."""
 
 import functools
-import io
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
-from PIL import Image
 from scipy import ndimage
 
+from tests.photos import written
 from tfprep.builder.make_sample import SampleMaker
 from tfprep.recipe.file import load_recipe
 
@@ -33,12 +32,6 @@ def street(number):
     return mask
 
 
-def encoded(pixels, form):
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, form)
-    return file.getvalue()
-
-
 @functools.cache
 def samples(name, count=4):
     """Three variants of each of `count` scenes, as the recipe makes them, once for all tests."""
@@ -49,8 +42,8 @@ def samples(name, count=4):
         mask = street(number)
         image = np.random.default_rng(number).integers(0, 256, (*mask.shape, 3), np.uint8)
         values = {
-            "image": encoded(image, "JPEG"),
-            "mask": encoded(mask % 4 if name == "demo" else mask, "PNG"),
+            "image": written(image, "JPEG"),
+            "mask": written(mask % 4 if name == "demo" else mask, "PNG"),
             "label": 0,
         }
         fields = {field: values[field] for field in kinds}

@@ -1,11 +1,8 @@
 """Recipes: what they accept, how they describe themselves, and their error messages."""
 
-import collections
-import functools
 import re
 import sys
 import textwrap
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -242,22 +239,15 @@ def test_points_in_order_that_geometry_may_mirror_need_their_partners(flip, opti
 def test_points_need_no_partners_where_nothing_mirrors(options):
     turns = [augment.Rotate90(), augment.RandAugment(), augment.Perspective(), augment.Elastic()]
     pose(geometry=[*turns, augment.Custom(lambda sample, draws: sample)], **options)
-
-
-@pytest.mark.parametrize("derived", [derive.Heatmaps(points="pose", channels=1)])
-def test_points_without_order_need_no_partners(derived):
-    pose(geometry=[augment.Flip()], derive={"maps": derived})
+    pose(geometry=[augment.Flip()], derive={"maps": derive.Heatmaps(points="pose", channels=1)})  # points without order
 
 
 @pytest.mark.parametrize("rows", [(1, 2, 0), (0, 0, 1), (1, 2), (0.0, 1), 3, "ab"])
-def test_flip_indices_exchange_rows(rows):
+def test_flip_indices_exchange_rows_of_points(rows):
     with pytest.raises(
         RecipeError, match=r"flip_indices\['pose'\]: expected for each row the one that it changes places"
     ):
         recipe(flip_indices={"pose": rows})
-
-
-def test_flip_indices_are_only_for_points():
     with pytest.raises(RecipeError, match="flip_indices: the source has no points named 'image'; there are pose"):
         pose(flip_indices={"image": (1, 0)})
 
@@ -272,23 +262,7 @@ def test_derived_inputs_can_be_stored_by_their_kind():
 # --- fingerprint ----------------------------------------------------------------------------------------------------
 
 
-def plus(number, sample, generator):
-    return sample["image"] + number
-
-
-class Plus:
-    def __init__(self, number):
-        self.number = number
-
-    def __call__(self, sample, generator):
-        return sample["image"] + self.number
-
-
-def closure(number):
-    return lambda sample, generator: sample["image"] + number
-
-
-CHANGES = [
+CHANGES: list[dict] = [  # of code: tests/recipe/test_code.py
     {"seed": 1},
     {"name": "q"},
     {"border": "reflect"},
@@ -303,24 +277,19 @@ CHANGES = [
     {"variants": {"train": 2}},
     {"dct_downscale": False},
     {"derive": {"d": derive.Distance(mask="mask", target=1)}},
-    *[{"derive": {"d": functools.partial(plus, number)}} for number in (1, 2)],
-    *[{"derive": {"d": Plus(number)}} for number in (1, 2)],
-    *[{"derive": {"d": closure(number)}} for number in (1, 2)],
-    *[{"depends": [collections.defaultdict(closure(number))]} for number in (1, 2)],
 ]
 
 
 def test_every_change_that_changes_bytes_changes_the_fingerprint():
-    fingerprints = [recipe(**change).fingerprint("train") for change in ({}, *CHANGES)]
+    fingerprints, same = ([recipe(**change).fingerprint("train") for change in ({}, *CHANGES)] for _ in range(2))
+    assert fingerprints == same
     assert len(set(fingerprints)) == len(fingerprints)
 
 
-def test_a_fingerprint_is_the_same_for_the_same_recipe_and_per_split():
-    for change in CHANGES:
-        assert recipe(**change).fingerprint() == recipe(**change).fingerprint()
+def test_names_have_no_order_in_a_fingerprint_and_variants_are_of_their_split():
     fills = {"image": 1, "mask": 2}
     turned = recipe(fill=dict(reversed(fills.items())))
-    assert turned.fingerprint() == recipe(fill=fills).fingerprint(), "names have no order"
+    assert turned.fingerprint() == recipe(fill=fills).fingerprint()
     two, three = recipe(variants={"train": 2}), recipe(variants={"train": 3})
     assert two.fingerprint("val") == three.fingerprint("val") != two.fingerprint("train")
 
@@ -330,11 +299,6 @@ def test_labels_that_become_vectors_are_part_of_the_fingerprint():
     before = recipe(source=source).fingerprint("train")
     object.__setattr__(source, "multi_hot", lambda: ("label",))
     assert recipe(source=source).fingerprint("train") != before
-
-
-def test_what_cannot_be_described_is_refused():
-    with pytest.raises(RecipeError, match=r"cannot be described: cannot pickle '_thread\.lock'"):
-        recipe(derive={"d": functools.partial(plus, threading.Lock())}).fingerprint()
 
 
 # --- files ----------------------------------------------------------------------------------------------------------

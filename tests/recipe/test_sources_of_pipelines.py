@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import tfprep
-from tests.sources.building import read_rejected, write_picture
+from tests.photos import save
+from tests.sources.building import folder, read_rejected, write_picture
 from tfprep.builder import BuildOptions
 from tfprep.dataset import open_dataset
 
@@ -88,20 +89,10 @@ def test_slices_keep_more_than_eight_bits(tmp_path):
     root = tmp_path / "ct"
     values = np.arange(64 * 64).reshape(64, 64).astype(np.uint16)
     for n in range(8):
-        for folder, name, data in (("slices", "dcm", dicom(values, slope=(1, -1024), patient=f"p{n // 2}")),):
-            path = root / f"{folder}/p{n // 2}/{n}.{name}"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
-        write_mask(root / f"masks/p{n // 2}/{n}.png", n)
+        folder(root, {f"slices/p{n // 2}/{n}.dcm": dicom(values, slope=(1, -1024), patient=f"p{n // 2}")})
+        save(root / f"masks/p{n // 2}/{n}.png", np.random.default_rng(n).integers(0, 2, (64, 64)).astype(np.uint8))
     build("ct_slices", root, tmp_path / "out")
     data = open_dataset(tmp_path / "out")
     image = next(iter(data.samples(next(iter(data.splits)))))["image"]
     assert (image.dtype, image.shape) == (np.uint16, (256, 256, 1))
     assert len(np.unique(image)) > 300  # the window holds 400 units
-
-
-def write_mask(path, seed):
-    from PIL import Image
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.random.default_rng(seed).integers(0, 2, (64, 64)).astype(np.uint8)).save(path)

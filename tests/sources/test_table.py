@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.sources.building import built, fields_of, folder, write_picture
+from tests.sources.building import built, folder, write_picture
 from tfprep import codecs
 from tfprep.errors import BuildError, SourceError
 from tfprep.sources import Fractions, Table, rows
@@ -125,6 +125,7 @@ VALUES = [
         {"label": ("a", "b")}, [([0],), ([0, 1],), (None,)], ["jsonl"],
     ),
     # A scalar is an integer if its whole column is.
+    ([{"n": [1]}, {"n": [2]}], N, [([1],), ([2],)], ["jsonl", "parquet"]),
     (
         [*({"n": n, "m": n} for n in range(9)), {"n": 9, "m": 9.5}], {"fields": {**N["fields"], "m": ("scalar", "m")}},
         [*((n, float(n)) for n in range(9)), (9, 9.5)], list(WRITERS),
@@ -236,50 +237,33 @@ def test_small_tables(tmp_path, files, options, expected, classes):
     assert listing.classes == classes
 
 
-def test_arrays_that_differ_in_several_sides_need_raw(tmp_path):
-    root = folder(tmp_path / "raw", {"0.png": 0, "1.png": 1})
-    write_jsonl(root / "t.jsonl", [{"file": "0.png", "n": [[1, 2], [3, 4]]}, {"file": "1.png", "n": [[1, 2, 3]]}])
-    with pytest.raises(BuildError, match=r"'n' differ in several sides, \[None, None\].*store=\{'n': codecs.Raw\(\)\}"):
-        built(Table("t.jsonl", "file", **N), root, tmp_path / "refused")
-    store = {"image": codecs.Raw(), "n": codecs.Raw()}
-    fields, _ = built(Table("t.jsonl", "file", **N), root, tmp_path / "out", store=store)
-    assert fields["1.png"]["n"].tolist() == [[1, 2, 3]]
+UNKNOWN = "does not say whether a row has 2 or 3 numbers"
+TWO = "it is points of float32 [H, 2], most samples have points of float32 [H, 3]"
+BUILT = {  # the kind of a field, its cells, what is stored of them and why others are rejected
+    "a point without a coordinate": ("points", [[[1, 2]], [[None, 2]]], {0: [[1, 2]]}, {1: "one of the points has no number"}),
+    "no points": ("points", [[[1, 2, 1]], [], []], {0: [[1, 2, 1]]}, {1: UNKNOWN, 2: UNKNOWN}),
+    "two and three numbers": ("points", [[[1, 2, 1]], [[1, 2]], [[3, 4, 0]]], {0: [[1, 2, 1]], 2: [[3, 4, 0]]}, {1: TWO}),
+    "no numbers": ("scalar", [[], [1, 2], []], {0: [], 1: [1.0, 2.0], 2: []}, {}),
+    "several sides": ("scalar", [[[1, 2], [3, 4]], [[1, 2, 3]]], {0: [[1, 2], [3, 4]], 1: [[1, 2, 3]]}, {}),
+}  # fmt: skip
 
 
-def test_a_point_without_a_coordinate_rejects_its_image(tmp_path):
-    root = folder(tmp_path / "raw", {"0.png": 0, "1.png": 1})
-    write_jsonl(root / "t.jsonl", [{"file": "0.png", "eyes": [[1, 2]]}, {"file": "1.png", "eyes": [[None, 2]]}])
-    fields, rejected = built(Table("t.jsonl", "file", fields={"p": ("points", "eyes")}), root, tmp_path / "out")
-    assert "one of the points has no number" in rejected["1.png"]
-    assert list(fields) == ["0.png"]
-
-
-def test_an_image_without_points_is_rejected_and_not_those_with_points(tmp_path):
-    """Also where most images have none."""
-    root = folder(tmp_path / "raw", {f"{n}.png": n for n in range(3)})
-    eyes = [[[1, 2, 1]], [], []]
-    write_jsonl(root / "t.jsonl", [{"file": f"{n}.png", "eyes": points} for n, points in enumerate(eyes)])
-    fields, rejected = built(Table("t.jsonl", "file", fields={"p": ("points", "eyes")}), root, tmp_path / "out")
-    assert list(fields) == ["0.png"]
-    assert rejected.keys() == {"1.png", "2.png"}
-    assert all("does not say whether a row has 2 or 3 numbers" in reason for reason in rejected.values())
-
-
-def test_points_have_one_number_of_columns_in_a_dataset(tmp_path):
-    root = folder(tmp_path / "raw", {f"{n}.png": n for n in range(3)})
-    eyes = [[[1, 2, 1]], [[1, 2]], [[3, 4, 0], [5, 6, 1]]]
-    write_jsonl(root / "t.jsonl", [{"file": f"{n}.png", "eyes": points} for n, points in enumerate(eyes)])
-    source = Table("t.jsonl", "file", fields={"p": ("points", "eyes")})
-    fields, rejected = built(source, root, tmp_path / "out", store={"image": codecs.Raw(), "p": codecs.Raw()})
-    assert {key: row["p"].tolist() for key, row in fields.items()} == {"0.png": eyes[0], "2.png": eyes[2]}
-    assert "it is points of float32 [H, 2], most samples have points of float32 [H, 3]" in rejected["1.png"]
-
-
-def test_an_empty_list_of_numbers_has_the_type_of_the_others(tmp_path):
-    root = folder(tmp_path / "raw", {f"{n}.png": n for n in range(3)})
-    write_jsonl(root / "t.jsonl", [{"file": f"{n}.png", "n": numbers} for n, numbers in enumerate(([], [1, 2], []))])
-    fields = fields_of(Table("t.jsonl", "file", **N), root, tmp_path / "out")
-    assert {key: row["n"].tolist() for key, row in fields.items()} == {"0.png": [], "1.png": [1.0, 2.0], "2.png": []}
+@pytest.mark.parametrize("case", BUILT)
+def test_lists_of_numbers_are_stored_or_reject_their_image(tmp_path, case):
+    kind, cells, stored, reasons = BUILT[case]
+    root, options = folder(tmp_path / "raw", {f"{n}.png": n for n in range(len(cells))}), {}
+    write_jsonl(root / "t.jsonl", [{"file": f"{n}.png", "n": cell} for n, cell in enumerate(cells)])
+    source = Table("t.jsonl", "file", fields={"n": (kind, "n")})
+    if case == "several sides":
+        with pytest.raises(
+            BuildError, match=r"'n' differ in several sides, \[None, None\].*store=\{'n': codecs.Raw\(\)\}"
+        ):
+            built(source, root, tmp_path / "refused")
+        options = {"store": {"image": codecs.Raw(), "n": codecs.Raw()}}
+    fields, rejected = built(source, root, tmp_path / "out", **options)
+    assert {key: row["n"].tolist() for key, row in fields.items()} == {f"{n}.png": value for n, value in stored.items()}
+    assert rejected.keys() == {f"{n}.png" for n in reasons}
+    assert all(reason in rejected[f"{n}.png"] for n, reason in reasons.items())
 
 
 def test_classes_and_other_rows_are_as_many_as_their_boxes(tmp_path):

@@ -14,16 +14,20 @@ av = pytest.importorskip("av")
 STORE = {"image": codecs.Png()}
 
 
-def write(path, frames, rate=10, codec="ffv1", pixels="bgr0", times=None):
+def write(path, frames, codec="ffv1", pixels="bgr0", **context):
+    """A video of 10 frames per second, of pictures by their number or of frames of 40 x 56 pixels."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w") as video:
-        stream = video.add_stream(codec, rate=rate)
+        stream = video.add_stream(codec, rate=10)
         stream.height, stream.width, stream.pix_fmt = 40, 56, pixels
-        stream.time_base = stream.codec_context.time_base = Fraction(1, 1000)
-        for at, number in enumerate(frames):
-            frame = av.VideoFrame.from_ndarray(picture(number), format="rgb24")
-            frame.pts, frame.time_base = int(1000 * (at / rate if times is None else times[at])), Fraction(1, 1000)
-            video.mux(stream.encode(frame))
+        for name, value in context.items():
+            setattr(stream.codec_context, name, value)
+        for at, frame in enumerate(frames):
+            shown = frame
+            if not isinstance(frame, av.VideoFrame):
+                shown = av.VideoFrame.from_ndarray(picture(frame) if isinstance(frame, int) else frame, format="rgb24")
+            shown.pts, shown.time_base = at, Fraction(1, 10)
+            video.mux(stream.encode(shown))
         video.mux(stream.encode())
     return path
 
@@ -56,19 +60,13 @@ def test_another_version_of_the_decoder_makes_its_own_copy(tmp_path, staging, mo
 
 def test_colors_are_those_of_the_standard_that_the_file_names(tmp_path, monkeypatch):
     """Y, Cb, Cr = 100, 90, 200 by ITU-R BT.709, of narrow range: R = 1.164 (Y - 16) + 1.793 (Cr - 128), and so on."""
-    (tmp_path / "raw").mkdir()
-    with av.open(str(tmp_path / "raw/a.mkv"), "w") as video:
-        stream = video.add_stream("ffv1", rate=10)
-        stream.height, stream.width, stream.pix_fmt = 40, 64, "yuv444p"
-        stream.codec_context.colorspace, stream.codec_context.color_range = 1, 1
-        frame = av.VideoFrame(64, 40, "yuv444p")
-        for plane, value in zip(frame.planes, (100, 90, 200), strict=True):
-            plane.update(bytes([value]) * plane.buffer_size)
-        video.mux(stream.encode(frame))
-        video.mux(stream.encode())
+    frame = av.VideoFrame(56, 40, "yuv444p")
+    for plane, value in zip(frame.planes, (100, 90, 200), strict=True):
+        plane.update(bytes([value]) * plane.buffer_size)
+    write(tmp_path / "raw/a.mkv", [frame], pixels="yuv444p", colorspace=1, color_range=1)
     source = sources.Video("*.mkv", every=1)
     fields = fields_of(source, tmp_path / "raw", tmp_path / "out", store=STORE)
-    np.testing.assert_allclose(fields["a.mkv/000000"]["image"][20, 32], [227, 68, 18], atol=3)
+    np.testing.assert_allclose(fields["a.mkv/000000"]["image"][20, 28], [227, 68, 18], atol=3)
     monkeypatch.setattr(av, "__version__", "16.1.0")
     with pytest.raises(MissingDependencyError, match=r"Video needs PyAV 17, not 16\.1\.0"):
         list(source.scan(tmp_path / "raw").entries)
@@ -101,13 +99,7 @@ def test_frames_are_turned_and_mirrored_as_the_file_says(tmp_path, matrix, corne
     """A mark at the top left of what is stored is shown in a corner: 1 at the bottom, and 1 at the right."""
     pixels = np.zeros((40, 56, 3), np.uint8)
     pixels[:10, :10] = 255
-    (tmp_path / "raw").mkdir()
-    path = tmp_path / "raw/a.mp4"
-    with av.open(str(path), "w") as video:
-        stream = video.add_stream("mpeg4", rate=10)
-        stream.height, stream.width, stream.pix_fmt = 40, 56, "yuv420p"
-        video.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
-        video.mux(stream.encode())
+    path = write(tmp_path / "raw/a.mp4", [pixels], "mpeg4", "yuv420p")
     content = path.read_bytes()
     at = content.index(b"tkhd") + 44  # the matrix of the track: a, b, u, c, d, v, x, y, w
     numbers = struct.pack(">5i", *(value << 16 for value in (*matrix[:2], 0, *matrix[2:])))

@@ -1,4 +1,4 @@
-"""An S3 server on loopback (moto's), and a proxy before it that counts requests and puts in delays and faults."""
+"""An S3 server on loopback (moto's), and a proxy before it that counts requests and puts in faults."""
 
 import contextlib
 import http.client
@@ -8,7 +8,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -45,7 +44,7 @@ def _verb(method, path):
 
 
 class Proxy(ThreadingHTTPServer):
-    """Forwards to the server. `delay_s` delays every request.
+    """Forwards to the server.
 
     `faults_of[verb]` are put into the next requests of a verb of `VERBS`, one each; `faults` is that of GET, `write_faults` that
     of PUT. `always` is put into each GET. They are "503", "400 ExpiredToken" and the like, which are answers; "reset", which
@@ -58,7 +57,7 @@ class Proxy(ThreadingHTTPServer):
     request_queue_size = 256
 
     def __init__(self, port):
-        self.upstream, self.delay_s, self.ignores_conditions = port, 0.0, False
+        self.upstream, self.ignores_conditions = port, False
         self.faults_of = {verb: deque() for verb in VERBS}
         self.faults, self.write_faults = self.faults_of["GET"], self.faults_of["PUT"]
         self.always = ""
@@ -73,7 +72,7 @@ class Proxy(ThreadingHTTPServer):
         for faults in self.faults_of.values():
             faults.clear()
         self.requests.clear()
-        self.always, self.delay_s, self.ignores_conditions = "", 0.0, False
+        self.always, self.ignores_conditions = "", False
 
     def reads(self, name=""):
         """The GET requests of objects whose path contains `name`, those that list a bucket left out."""
@@ -114,7 +113,6 @@ class _Handler(BaseHTTPRequestHandler):
         first, _, last = text.partition("-")
         span = (int(first), int(last) + 1) if first and last else None
         proxy.requests.append(Request(self.command, self.path, span, fault))
-        time.sleep(proxy.delay_s)
         status, _, code = fault.partition(" ")
         if status.isdigit():
             content = f"<Error><Code>{code}</Code><Message>It is so.</Message></Error>".encode() if code else b""

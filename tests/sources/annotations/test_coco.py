@@ -276,26 +276,34 @@ def test_key_points_are_pixel_indices_and_keep_their_rows_under_a_flip(tmp_path)
         sources.Coco(fields=source.fields, classes=("car",)).scan(root)
 
 
+@pytest.mark.parametrize(
+    ("points", "reason"),
+    [
+        ([5, 6], "its category has 3 key points of 3 numbers; got 2"),
+        ([float("nan"), 6, 2] * 3, "holds NaN or infinity"),
+    ],
+)
+def test_wrong_key_points_reject_their_image(tmp_path, points, reason):
+    content = scene()
+    content["categories"] = [{"id": 7, "name": "person", "keypoints": ["nose", "left", "right"]}]
+    content["annotations"] = [{**annotation(11, 1, 7, (2, 2, 30, 30), []), "keypoints": points}]
+    root, _ = written(tmp_path, content)
+    _, rejected = built(sources.Coco(fields=("boxes", "points"), bad_annotations="reject"), root, tmp_path / "out")
+    assert "annotation 11: " in rejected["train/1.png"]
+    assert reason in rejected["train/1.png"]
+
+
 def test_boxes_outside_of_a_crop_are_dropped_with_their_rows(tmp_path):
-    root, path = written(tmp_path, scene())
+    """Without `row_fields`; which boxes these are is in tests/fidelity."""
+    root, _ = written(tmp_path, scene())
     fields = ("boxes", "box_labels", "box_numbers", "instances")
     cropped = fields_of(sources.Coco(fields=fields), root, tmp_path / "out", geometry=[augment.CenterCrop(10, 8)])
-    left, top, right, bottom = 24, 15, 32, 25
-    labels = {3: 0, 7: 1, 90: 2}  # dog, cat, zebra: in the order of their ids
-    for image in (1, 2):
-        rows = [one for one in coco_api.COCO(str(path)).imgToAnns[image] if not one["iscrowd"]]
-        kept = []
-        for number, one in enumerate(rows, 1):
-            x, y, width, height = one["bbox"]
-            box = max(x, left) - left, max(y, top) - top, min(x + width, right) - left, min(y + height, bottom) - top
-            if box[2] > box[0] and box[3] > box[1]:
-                kept.append((number, labels[one["category_id"]], box))
-        assert 0 < len(kept) < len(rows)
-        numbers, kept_labels, boxes = (list(column) for column in zip(*kept, strict=True))
-        record = cropped[f"train/{image}.png"]
-        np.testing.assert_allclose(record["boxes"], boxes)
-        assert (record["box_numbers"].tolist(), record["box_labels"].tolist()) == (numbers, kept_labels)
-    assert cropped["train/3.png"]["boxes"].shape == (0, 4)
+    found = {
+        key: (len(row["boxes"]), row["box_labels"].tolist(), row["box_numbers"].tolist())
+        for key, row in cropped.items()
+    }
+    # The crop shows columns 24 to 32 and rows 15 to 25; dog and zebra are classes 0 and 2.
+    assert found == {"train/1.png": (1, [0], [2]), "train/2.png": (1, [2], [1]), "train/3.png": (0, [], [])}
     source, crop = sources.Coco(fields=("boxes", "instances")), [augment.CenterCrop(10, 8)]
     with pytest.raises(RecipeError, match=r"store: 'instances' numbers objects by the places .* add 'box_numbers'"):
         built(source, root, tmp_path / "refused", geometry=crop)

@@ -1,6 +1,5 @@
 """`tfprep init` on each layout, then `tfprep build` with no edit: the recipe is right, and nothing is lost."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import pytest
 from PIL import Image
 
 import tfprep
-from tests.sources.building import read_rejected, write_picture
+from tests.sources.building import read_rejected
 from tests.sources.detection.test_layouts import OBJECTS, found_in, lay_out
 from tests.sources.test_parquet import row
 from tests.sources.test_parquet import write as write_parquet
@@ -130,17 +129,9 @@ def test_pipes_are_not_opened(tmp_path):
 STORE = {"image": codecs.Png(), "mask": codecs.Png(), "label": codecs.Scalar()}
 
 
-def exported(root: Path, to: Format) -> tuple[Any, Path]:
-    """A dataset of two splits, and its export."""
-    rows = []
-    for number in range(8):
-        write_picture(root / f"raw/{number}.png", number)
-        Image.fromarray(np.full((40, 56), number % 3, np.uint8)).save(root / f"raw/mask{number}.png")
-        split, label = ["train", "val"][number // 6], "ab"[number % 2]
-        rows.append({"f": f"{number}.png", "m": f"mask{number}.png", "s": split, "l": label})
-    (root / "raw/t.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    source = sources.Table("t.jsonl", "f", "l", {"mask": ("mask", "m")}, splits="s")
-    tfprep.build(Recipe(name="set", source=source, store=STORE), root / "built", root / "raw", options=SERIAL)
+def exported(root: Path, source: Any, store: dict[str, Any], to: Format) -> tuple[Any, Path]:
+    """A dataset, and its export."""
+    tfprep.build(Recipe(name="set", source=source, store=store), root / "built", root / "raw", options=SERIAL)
     data = tfprep.open(root / "built")
     export(data, root / "export", to)
     return data, root / "export"
@@ -148,28 +139,30 @@ def exported(root: Path, to: Format) -> tuple[Any, Path]:
 
 def content(data: Any, names: tuple[str, ...]) -> dict[bytes, Any]:
     """The split, the label and the mask of each sample by its pixels."""
-    found = {}
-    for split in data.splits:
-        for batch in data.numpy_loader(split, batch_size=1, training=False, fields=[*STORE]):
-            label = names.index(data.classes["label"][batch["label"][0]])
-            found[np.asarray(batch["image"][0]).tobytes()] = split, label, np.asarray(batch["mask"][0]).tolist()
-    return found
+    return {
+        sample["image"].tobytes(): (split, names.index(data.classes["label"][sample["label"]]), sample["mask"].tolist())
+        for split in data.splits
+        for sample in data.samples(split)
+    }
 
 
 @pytest.mark.parametrize(("to", "names"), [("webdataset", ("0", "1")), ("parquet", ("a", "b"))])
 def test_an_export_comes_back(tmp_path, to: Format, names):  # WebDataset's labels are numbers
-    data, folder = exported(tmp_path, to)
+    rows = '{"f":"PATH","m":"masks/STEM.png","s":"SPLIT","l":"LABEL"}'
+    lay_out(tmp_path / "raw", f"images/#.png masks/#=0,1,2 t.jsonl=rows:images::{rows}")
+    source = sources.Table("t.jsonl", "f", "l", {"mask": ("mask", "m")}, splits="s")
+    data, folder = exported(tmp_path, source, STORE, to)
     source = detect(folder).source
     assert source.kinds().keys() == STORE.keys()
     tfprep.build(Recipe(name="again", source=source, store=STORE), tmp_path / "again", folder, options=SERIAL)
-    assert content(tfprep.open(tmp_path / "again"), names) == content(data, ("a", "b"))
+    again = content(tfprep.open(tmp_path / "again"), names)
+    assert again == content(data, ("a", "b"))
+    assert {split for split, *_ in again.values()} == {"training", "testing"}
 
 
 def test_boxes_of_an_export_come_back(tmp_path):
     lay_out(tmp_path / "raw", '# t.jsonl=rows:::{"f":"PATH","b":[[14,10,42,30]],"l":["cat"]}')
     source = sources.Table("t.jsonl", "f", fields={"boxes": ("boxes", "b"), "box_labels": ("label", "l")})
     store = {"image": codecs.Png(), "boxes": codecs.Scalar(), "box_labels": codecs.Scalar()}
-    tfprep.build(Recipe(name="set", source=source, store=store), tmp_path / "built", tmp_path / "raw", options=SERIAL)
-    export(tfprep.open(tmp_path / "built"), tmp_path / "export", "parquet")
-    found = found_in(detect(tmp_path / "export"), tmp_path / "export")
-    assert [value for _, value in found.values()] == [OBJECTS] * 4
+    _, folder = exported(tmp_path, source, store, "parquet")
+    assert [value for _, value in found_in(detect(folder), folder).values()] == [OBJECTS] * 4
