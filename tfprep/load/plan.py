@@ -39,7 +39,8 @@ from tfprep.load.mixing import Mixing, plan_mixing
 from tfprep.load.options import DEFAULTS, MOST_STEPS, LoaderOptions, deciding, described
 from tfprep.load.order.samplers import used_variants
 from tfprep.load.order.schedule import MOST_EPOCHS, BatchSchedule
-from tfprep.load.outputs import EXTRA, Output, Outputs, resolve
+from tfprep.load.outputs import EXTRA, Outputs, resolve
+from tfprep.load.reader.files import GAP_BYTES
 from tfprep.load.reader.rows import Reading, StoredField, targets_of, uses_of
 from tfprep.load.reader.table import RecordTable, SplitRows, digest
 from tfprep.load.selection import added_fields, check_class_names, common_specs, is_training, select
@@ -71,7 +72,6 @@ class LoaderPlan:
         filled: The outputs as rows are filled with them.
         outputs: The outputs that are delivered.
         indexed: The outputs that the index itself holds, and what they are: "key", "variant", or "label" for the first label.
-        from_records: The outputs that rows are filled with, but for those that the index holds.
         channels_first: The outputs whose channels come first in the end.
         schedule: The samples of each step.
         batch_rows: Samples that this host reads for its largest batch.
@@ -82,6 +82,8 @@ class LoaderPlan:
         workers: Who fills batches, and why.
         memory: The memory that batches, decoding, worker processes and the cache take.
         is_remote: True if records are at URLs.
+        fetch_steps: Batches whose records are fetched from URLs ahead of their use: not more than those of an epoch, so that no
+            record is fetched for the next one while it may still come into a cache, or the run may end.
         keeps_decoded: True if a cache is made: by default none that holds too little to be worth its memory.
     """
 
@@ -91,7 +93,6 @@ class LoaderPlan:
     filled: Outputs
     outputs: Outputs
     indexed: Mapping[str, str]
-    from_records: Sequence[Output]
     channels_first: Sequence[str]
     schedule: BatchSchedule
     batch_rows: int
@@ -101,6 +102,7 @@ class LoaderPlan:
     workers: WorkersPlan
     memory: MemoryPlan
     is_remote: bool
+    fetch_steps: int
     keeps_decoded: bool
 
     @property
@@ -215,8 +217,7 @@ def plan_loader(sources: Sequence[SplitRows], options: LoaderOptions) -> LoaderP
         made_at_load = "label" in options.derive or (augmentation is not None and augmentation.has_custom)
         of_index |= set() if made_at_load else {"label"}
     indexed = {output.name: output.fields[0] for output in read.outputs if output.fields[0] in of_index}
-    from_records = [output for output in filled.outputs if output.name not in indexed]
-    targets = targets_of(from_records, specs)
+    targets = targets_of([output for output in filled.outputs if output.name not in indexed], specs)
     delivered = [target.name for target in targets if target.name not in options.derive]
     fields_in: dict[str, list[StoredField]] = {"": []}
     for name in dict.fromkeys([*delivered, *sorted(needed)]):
@@ -248,7 +249,7 @@ def plan_loader(sources: Sequence[SplitRows], options: LoaderOptions) -> LoaderP
     if outputs.ragged:  # TensorFlow's ragged tensors are put together from the arrays of a batch
         working += batch
     caches = _may_cache(options, read, augmentation)
-    all_cached = caches and table.records * sum([output.row_bytes for output in from_records]) <= budget // 2
+    all_cached = caches and table.records * sum([output.row_bytes for output in reading.outputs]) <= budget // 2
     workers = plan_workers(
         options.workers, threads, cpus=cpus, records=0 if all_cached else schedule.size // options.host.count,
         views=len(augmentation.views) if augmentation else 0, budget=budget,
@@ -261,11 +262,13 @@ def plan_loader(sources: Sequence[SplitRows], options: LoaderOptions) -> LoaderP
         # A hit saves more than a read where something is decoded.
         decodes = not all(use.direct for fields in reading.fields for use in uses_of(fields, targets))
         least = math.ceil(table.records * (PARTLY if decodes else 1))
-        caches = memory.cache_bytes >= least * row_bytes(from_records)
+        caches = memory.cache_bytes >= least * row_bytes(reading.outputs)
+    fetched_bytes = batch_rows * sum([table.record_bytes + GAP_BYTES for table in tables.values()])
     return LoaderPlan(
-        options=options, ops=ops, mixing=mixing, filled=filled, outputs=outputs, indexed=indexed, from_records=from_records,
+        options=options, ops=ops, mixing=mixing, filled=filled, outputs=outputs, indexed=indexed,
         channels_first=channels_first, schedule=schedule, batch_rows=batch_rows, tables=tables, reading=reading,
         threads=threads, workers=workers, memory=memory, is_remote=remote, keeps_decoded=caches,
+        fetch_steps=min(memory.fetch_bytes // fetched_bytes, schedule.steps_per_epoch),
     )  # fmt: skip
 
 

@@ -58,14 +58,14 @@ def test_the_requests_cover_what_is_read_and_no_more(photos, order, monkeypatch)
     pipeline = Pipeline(tfprep.open(copy_in_memory(photos)).subset("train").sources, options)
     table = pipeline.plan.table
     for step in range(min(20, pipeline.schedule.steps or 20)):
-        (rows,) = pipeline.assembler.rows_of([step])
+        (rows,) = pipeline.rows_of([step])
         records = table.record(rows["sample"], rows["variant"])
         places = table.locate(records, ["offset", "size"])
         starts = zip(table.file_of(records).tolist(), places["offset"].tolist(), strict=True)
         needed = dict(zip(starts, places["size"].tolist(), strict=True))
         for request_bytes in (2_000, 1 << 20):
             monkeypatch.setattr(files, "REQUEST_BYTES", request_bytes)
-            ranges = files.ranges_of(pipeline.assembler.byte_spans(rows))
+            ranges = files.ranges_of(pipeline.byte_spans(rows))
             assert all(part.stop - part.start <= request_bytes + max(needed.values()) for part in ranges)
             assert sum(part.stop - part.start for part in ranges) == sum(needed.values())  # none twice
             for (file, start), size in needed.items():

@@ -13,7 +13,7 @@ import tfprep
 from tests.load.batches import batches, check_same, overwrite, stages
 from tfprep import augment
 from tfprep.errors import RecordError
-from tfprep.load.reader.batch import BatchAssembler
+from tfprep.load.pipeline import Pipeline
 
 tf = pytest.importorskip("tensorflow")
 
@@ -269,8 +269,8 @@ def test_to_a_device(data):
 def test_a_profile_shows_the_wait_for_input(data, tmp_path, monkeypatch):
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-    fill = BatchAssembler.fill
-    monkeypatch.setattr(BatchAssembler, "fill", lambda *given: time.sleep(0.02 * len(given[1])) or fill(*given))
+    fill = Pipeline.fill
+    monkeypatch.setattr(Pipeline, "fill", lambda *given: time.sleep(0.02 * len(given[1])) or fill(*given))
     iterator = iter(data.loader("train", 8, threads=1, cache=False).repeat().eager())
     tf.profiler.experimental.start(str(tmp_path))
     list(islice(iterator, 10))

@@ -1,8 +1,7 @@
 """Bytes of files by their offsets: of shard files held open, or of byte ranges fetched from URLs.
 
-What steps need from URLs is fetched ahead of their use, in the order of the run, as far ahead as the memory allows. Bytes of a
-batch that are close together in one file are fetched with one request. They are let go when the batch is filled. What is not
-fetched ahead, such as a substitute of a bad record, is a request of its own.
+Bytes at URLs that a batch needs and that are close together in one file are fetched with one request. They are let go when the
+batch is filled. What is not fetched ahead, such as a substitute of a bad record, is a request of its own.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ import sys
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +24,6 @@ import numpy as np
 from tfprep.errors import DatasetError, RecordError
 from tfprep.fields import Array
 from tfprep.load.order.samplers import Numbers
-from tfprep.load.threads import Threads, ThreadState
 from tfprep.storage.local import regular_descriptor
 from tfprep.storage.store import Store, open_store
 from tfprep.storage.urls import is_remote
@@ -153,9 +151,13 @@ class Files:
             self.requests, self.bytes_fetched = self.requests + 1, self.bytes_fetched + len(content)
         return content
 
+    def needed(self, spans: ByteSpans) -> Fetched:
+        """These bytes from URLs, which are still to be fetched."""
+        return Fetched(self, ranges_of(spans))
+
     def fetch(self, spans: ByteSpans) -> Fetched:
         """Fetch these bytes from URLs, and wait for them. The errors are those of `request`."""
-        fetched = Fetched(self, ranges_of(spans))
+        fetched = self.needed(spans)
         if len(fetched.ranges) == 1:
             fetched.fetch(fetched.ranges[0])
         elif fetched.ranges:
@@ -228,14 +230,14 @@ class Fetched:
     def __init__(self, files: Files, ranges: Sequence[ByteRange] = ()) -> None:
         self.ranges, self._files = ranges, files
         self._contents: dict[ByteRange, Array] = {}
+        self._lock = threading.Lock()
 
-    @property
-    def nbytes(self) -> int:
-        return sum(part.stop - part.start for part in self.ranges)
-
-    def fetch(self, part: ByteRange) -> None:
-        """Fetch a range. The errors are those of `Files.request`."""
-        self._contents[part] = self._files.request(*part)
+    def fetch(self, part: ByteRange) -> bool:
+        """Fetch a range; return True if all are there then. The errors are those of `Files.request`."""
+        content = self._files.request(*part)
+        with self._lock:
+            self._contents[part] = content
+            return len(self._contents) == len(self.ranges)
 
     def read(self, file: int, start: int, stop: int) -> Array:
         """Return the bytes [start, stop) of a file, from the ranges or by a request; fewer where the file ends before."""
@@ -245,108 +247,3 @@ class Fetched:
             if part.file == file and stop <= part.stop:
                 return self._contents[part][start - part.start : stop - part.start]
         return self._files.request(file, start, stop)
-
-
-class _Step:
-    """A step whose bytes are fetched, or are to be."""
-
-    def __init__(self) -> None:
-        self.future: Future[Fetched] = Future()
-        self.nbytes = self.pending = 0
-
-
-class ReadAhead:
-    """Fetches what the steps from `first` on need, with threads of its own. `stop` takes no lock: a finalizer may call it.
-
-    A step is fetched if all bytes that were fetched and not let go, and its own, are at most `budget`, or no others are kept.
-    """
-
-    def __init__(
-        self,
-        files: Files,
-        spans_of: Callable[[int], ByteSpans],
-        *,
-        first: int,
-        stop: int | None,
-        most_steps: int,
-        budget: int,
-    ) -> None:
-        """`spans_of` says what a step reads. `most_steps`: not more steps than these are fetched ahead: those of an epoch, so
-        that no record is fetched for the next one while it may still come into a cache, or the run may end."""
-        self._files, self._spans_of, self._stop, self._budget = files, spans_of, stop, budget
-        self._next, self._most_steps = first, most_steps
-        self._due: Fetched | None = None
-        """The bytes of the next step, which found no room yet."""
-        self._steps: dict[int, _Step] = {}
-        self._used = self._kept = 0
-        self._lock, self._planning = threading.Lock(), threading.Lock()
-        self._stopped = False
-        self.threads = Threads(fewer="")
-
-    def start(self) -> None:
-        self.threads.grow(min(REQUESTS, max(2, self._budget // GAP_BYTES)))
-        self.threads.submit(self._fetch_more)
-
-    def fetched(self, step: int) -> Future[Fetched]:
-        """The bytes of a step, when they are there."""
-        with self._lock:
-            return self._steps.setdefault(step, _Step()).future
-
-    def release(self, step: int) -> None:
-        with self._lock:
-            gone = self._steps.pop(step, None)
-            if gone is not None:
-                self._used -= gone.nbytes
-                self._kept -= 1
-        self.threads.submit(self._fetch_more)
-
-    def stop(self) -> None:
-        """Make no more requests; those in flight end by themselves."""
-        self._stopped, self._steps = True, {}
-        self.threads.stop()
-
-    def join(self) -> None:
-        """Wait for the requests in flight, but not for ones that hang."""
-        self.stop()
-        self.threads.join()
-
-    def _fetch_more(self, state: ThreadState) -> None:
-        """Submit the requests of further steps, as far as the budget allows; the consumer does not wait for their plan."""
-        with self._planning:
-            while not self._stopped and (self._stop is None or self._next < self._stop):
-                with self._lock:
-                    step = self._steps.setdefault(self._next, _Step())
-                try:
-                    due = self._due = self._due or Fetched(self._files, ranges_of(self._spans_of(self._next)))
-                except Exception as error:
-                    self._stop = self._next
-                    step.future.set_exception(error)
-                    return
-                with self._lock:
-                    if self._kept and (self._used + due.nbytes > self._budget or self._kept >= self._most_steps):
-                        return
-                    self._used, self._kept = self._used + due.nbytes, self._kept + 1
-                self._due, self._next = None, self._next + 1
-                step.nbytes, step.pending = due.nbytes, len(due.ranges)
-                if not due.ranges:
-                    step.future.set_result(due)
-                for part in due.ranges:
-                    self.threads.submit(partial(self._fetch, step, due, part))
-
-    def _fetch(self, step: _Step, fetched: Fetched, part: ByteRange, state: ThreadState) -> None:
-        if self._stopped or step.future.done():  # it failed
-            return
-        state.path, state.offset = self._files.paths[part.file], part.start
-        state.enter("read")
-        try:
-            fetched.fetch(part)
-        except BaseException as error:
-            with self._lock:
-                if not step.future.done():
-                    step.future.set_exception(error)
-            return
-        with self._lock:
-            step.pending -= 1
-            is_last = not step.pending
-        if is_last:
-            step.future.set_result(fetched)

@@ -413,6 +413,11 @@ class Reading:
     augmentation: Augmentation | None = None
     announce: bool = False
 
+    @cached_property
+    def outputs(self) -> list[Output]:
+        """The outputs that the fields fill."""
+        return list({target.output.name: target.output for target in self.targets}.values())
+
 
 def stop_opencv_threads(reading: Reading) -> None:
     """Turn off OpenCV's own threads in this process: they take processors from the threads that fill rows (cv2.setNumThreads)."""

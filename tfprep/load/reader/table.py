@@ -95,6 +95,8 @@ class RecordTable:
         self.files: list[Path] = [part.dataset.shard_path(info) for part, info in files]
         self.imported = [part.dataset.manifest.imported is not None for part, _ in files]
         self.shard_bytes = sum([info.bytes for _, info in files])
+        self.record_bytes = max([info.bytes // max(info.records, 1) for _, info in files], default=0)
+        """Bytes of a record, on average in the file with the largest ones."""
         self.file_ends: Numbers = np.cumsum([info.records for _, info in files])
         """For each file the number of the first record after it: int64 [files]."""
 

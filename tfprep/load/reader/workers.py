@@ -12,8 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -26,22 +25,10 @@ from tfprep.load.slots import SharedMemory
 from tfprep.load.threads import ThreadState
 from tfprep.pool import ENDED, Mark, Pool, Task, Work, sendable_error
 
+if TYPE_CHECKING:  # it imports pyarrow, which worker processes do without
+    from tfprep.load.reader.batch import Batch, Chunk
+
 # --- in the worker process ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What a worker process needs besides the jobs.
-
-    `memory` is a file descriptor; `outputs` are the arrays that it fills, `sent` the outputs whose values it sends back: text,
-    and fields of N rows; `threads` of its threads work at a time.
-    """
-
-    reading: Reading
-    memory: int
-    outputs: Sequence[Output]
-    sent: Sequence[str]
-    threads: int
 
 
 Job: TypeAlias = tuple[Sequence[int], Any]
@@ -49,22 +36,27 @@ Job: TypeAlias = tuple[Sequence[int], Any]
 items are all their rows."""
 Unread: TypeAlias = Sequence[UnreadRow] | BaseException
 """Rows that cannot be read, or an error."""
+Filled: TypeAlias = "Callable[[Batch, Rows, Unread], None]"
+"""Is told which rows of a batch were filled, but for those that cannot be read."""
 Outcome: TypeAlias = tuple[Sequence[tuple[Unread, Mapping[str, Mapping[int, Any]]]], tuple[int, float, float, float]]
 """What is unread of each job of a task, and the values that are sent by output and row; the bytes that were read, and the seconds
 of reading, decoding and waiting."""
 
 
-def open_worker(setup: Setup) -> Work:
-    """Return the work of a process."""
+def open_worker(setup: tuple[Reading, int]) -> Work:
+    """Return the work of a process, from what it reads and the descriptor of the shared memory."""
     if hasattr(os, "SCHED_BATCH"):
         # A thread that has read or waited does not take the processor from the thread that trains (sched(7)).
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    dtypes = {field.spec.dtype for fields in setup.reading.fields for field in fields}
-    if "bfloat16" in dtypes | {target.output.dtype for target in setup.reading.targets}:
+    reading, descriptor = setup
+    dtypes = {field.spec.dtype for fields in reading.fields for field in fields}
+    if "bfloat16" in dtypes | {output.dtype for output in reading.outputs}:
         require_bfloat16()
-    memory, reader = mmap.mmap(setup.memory, 0), RowReader(setup.reading)
-    reader.maps = not setup.reading.announce  # what is not in the page cache is read in larger pieces
-    stop_opencv_threads(setup.reading)
+    memory, reader = mmap.mmap(descriptor, 0), RowReader(reading)
+    reader.maps = not reading.announce  # what is not in the page cache is read in larger pieces
+    stop_opencv_threads(reading)
+    shared = _shared(reading)
+    sent_names = [output.name for output in reading.outputs if not output.has_array]
     if "tensorflow" in sys.modules:
         raise ImportError("a codec or an op of this dataset imports TensorFlow, which worker processes do without")
     began, own = time.monotonic(), threading.local()
@@ -100,9 +92,9 @@ def open_worker(setup: Setup) -> Work:
                 output.name: np.ndarray(
                     (count, *output.of_form(form).fixed_shape), output.dtype, buffer=memory, offset=offset
                 )
-                for output, offset in zip(setup.outputs, offsets, strict=True)
+                for output, offset in zip(shared, offsets, strict=True)
             }
-            sent: dict[str, dict[int, Any]] = {name: {} for name in setup.sent}
+            sent: dict[str, dict[int, Any]] = {name: {} for name in sent_names}
             try:
                 outcomes.append((fill(values | sent, rows, state, mark, first_item), sent))
             except BaseException as error:
@@ -116,18 +108,15 @@ def open_worker(setup: Setup) -> Work:
     return work
 
 
+def _shared(reading: Reading) -> list[Output]:
+    """The outputs whose arrays are in shared memory; the values of the others, text and fields of N rows, are sent back."""
+    return [output for output in reading.outputs if output.has_array]
+
+
 # --- in the process that trains -----------------------------------------------------------------------------------------
 
 ENTRY = "tfprep.load.reader.workers:open_worker"
 CLOSED = "the loader is closed; make a new one"
-
-
-class Part(NamedTuple):
-    """Some rows of a batch (`tfprep.load.reader.batch.Batch`), and what is called when they are filled."""
-
-    batch: Any
-    rows: Rows
-    then: Callable[[Unread], None]
 
 
 class WorkerPool(Pool):
@@ -137,46 +126,49 @@ class WorkerPool(Pool):
         state: Counts what the processes have read and decoded.
     """
 
-    def __init__(self, setup: Setup, memory: SharedMemory, processes: int) -> None:
-        super().__init__(ENTRY, setup, processes, threads=setup.threads, ahead=SPARE_TASKS, pass_fds=(setup.memory,))
-        self._setup, self._memory = setup, memory
+    def __init__(self, reading: Reading, memory: SharedMemory, processes: int, threads: int) -> None:
+        """`threads` threads of each process work at a time."""
+        super().__init__(
+            ENTRY, (reading, memory.fd), processes, threads=threads, ahead=SPARE_TASKS, pass_fds=(memory.fd,)
+        )
+        self._paths, self._shared, self._memory = reading.paths, _shared(reading), memory
         self.state = ThreadState("tfprep-pool")
 
-    def fill(self, parts: list[Part]) -> None:
-        """Let a process fill these rows as one task, and call `then` of each part."""
+    def fill(self, chunks: list[Chunk], then: Filled) -> None:
+        """Let a process fill these rows as one task, and call `then` for each chunk."""
         jobs = []
         try:
-            for batch, rows, _ in parts:
-                arrays = [batch.values[output.name] for output in self._setup.outputs]
+            for batch, rows in chunks:
+                arrays = [batch.values[output.name] for output in self._shared]
                 jobs.append((list(map(self._memory.offset, arrays)), rows.table))
-            self.submit(jobs, parts)
+            self.submit(jobs, (chunks, then))
         except Exception as error:
-            for part in parts:
-                part.then(_ended(error) if isinstance(error, BuildError) else error)
+            for batch, rows in chunks:
+                then(batch, rows, _ended(error) if isinstance(error, BuildError) else error)
 
     def describe(self) -> list[str]:
         """Return the first task of each process: the process, where it reads, and since when."""
-        paths, lines = self._setup.reading.paths, []
+        lines = []
         for task in filter(None, [process.task for process in self.workers()]):
-            for _, rows, _ in task.note[:1]:
+            for _, rows in task.note[0][:1]:
                 file, offset, _ = rows.place
                 since_s = time.monotonic() - task.since
-                lines.append(f"{task.worker} {paths[int(file[0])]} at byte {offset[0]} for {since_s:.1f} s")
+                lines.append(f"{task.worker} {self._paths[int(file[0])]} at byte {offset[0]} for {since_s:.1f} s")
         return lines
 
 
 def answer(counts: ThreadState, task: Task, result: Any) -> None:
-    """Let go of each part with its `then`, as where threads read."""
-    parts: list[Part] = task.note
+    """Let go of each chunk of a task that is done, as where threads read."""
+    chunks, then = task.note
     if isinstance(result, BaseException):
-        result = [(_ended(result), {}) for _ in parts], (0, 0.0, 0.0, 0.0)
+        result = [(_ended(result), {}) for _ in chunks], (0, 0.0, 0.0, 0.0)
     counts.add(*result[1])
     for unread, sent in result[0]:
-        batch, _, then = parts.pop(0)
+        batch, rows = chunks.pop(0)
         for name, by_row in sent.items():
             for row, value in by_row.items():
                 batch.values[name][row] = value
-        then(unread)
+        then(batch, rows, unread)
 
 
 def _ended(error: BaseException) -> LoaderError:
