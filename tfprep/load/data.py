@@ -461,8 +461,8 @@ class Mix(Loaders):
 def mix(shares: Mapping[Data | Subset, float]) -> Mix:
     """Several datasets, or folds, as one: `mix({a: 0.7, b: 0.3})` takes 70 % of every epoch's samples from a, 30 % from b.
 
-    An epoch is as long as all of them together. The samples of each dataset are drawn in one random order after another, so
-    that they come equally often. Only fields that all datasets have, of the same kind, shape, dtype and codec, are loaded.
+    An epoch is as long as all of them together, and the samples of one dataset come equally often. Only fields that all
+    datasets have, of the same kind, shape, dtype and codec, are loaded.
 
     Args:
         shares: The share of each dataset; they need not add up to 1.

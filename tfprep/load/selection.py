@@ -18,7 +18,7 @@ from tfprep.dataset.names import is_training_split
 from tfprep.errors import LoaderError
 from tfprep.fields import FieldSpec, Size, rarest_classes
 from tfprep.load.options import LoaderOptions
-from tfprep.load.order.samplers import Numbers, Sampler, StratifiedSampler, UniformSampler, WeightedSampler
+from tfprep.load.order.samplers import Numbers, Sampler, UniformSampler, WeightedSampler, mix, seed_key, subkey
 from tfprep.load.reader.table import RecordTable, SplitRows
 
 
@@ -135,30 +135,29 @@ def select(table: RecordTable, options: LoaderOptions, least: int) -> Selection:
         raise LoaderError(f"{rules[0]} is for training; with training=False every sample is read once")
     if rules and options.order == "sequential":
         raise LoaderError(f"{rules[0]} draws samples in a random order; leave order='sequential' out")
-    if options.balance is not None:
-        # Every class that occurs equally often, rounded up; an epoch is about as long as without `balance`.
-        values = _values(table, rows, options.balance, several=True)
-        order = np.argsort(values, kind="stable")
-        _, counts = np.unique(values, return_counts=True)
-        sizes, quota = tuple(counts.tolist()), -(-len(values) // len(counts))
-        members = (order if rows is None else rows[order]).astype(np.int64)
-        return StratifiedSampler(sizes, (quota,) * len(sizes), options.seed), members, ()
-    if options.weights is not None:
-        return WeightedSampler(_weights(table, rows, options.weights, class_names), options.seed), rows, ()
     if options.bucket is not None:
         if shares is not None:
             raise LoaderError(
                 "bucket takes each sample once per epoch; a mix draws by shares: make a loader of each dataset"
             )
         return _in_buckets(table, rows, options.bucket.sizes, options.batch_size, least)
-    if shares is None:
-        return UniformSampler(table.samples if rows is None else len(rows)), rows, ()
-    # Each part in proportion to its share, exactly in every epoch, which is as long as all parts together.
     numbers = np.arange(table.samples) if rows is None else rows
-    part = table.part_of(numbers)
-    sizes = tuple(np.bincount(part, minlength=len(shares)).tolist())
-    sampler = StratifiedSampler(sizes, _apportion(len(numbers), shares), options.seed)
-    return sampler, numbers[np.argsort(part, kind="stable")].astype(np.int64), ()
+    if not rules:
+        return UniformSampler(len(numbers)), rows, ()
+    weights, stratum, count = np.ones(len(numbers)), np.zeros(len(numbers), np.int64), len(numbers)
+    if options.balance is not None:
+        # Every class that occurs equally often, rounded up; an epoch is about as long as without `balance`.
+        values = _values(table, rows, options.balance, several=True)
+        stratum = np.unique(values, return_inverse=True)[1]
+        quotas = (-(-count // (classes := int(stratum.max()) + 1)),) * classes
+    elif shares is not None:
+        # Each part in proportion to its share, exactly in every epoch, which is as long as all parts together.
+        stratum, quotas = table.part_of(numbers), _apportion(count, shares)
+    else:
+        weights, quotas = _weights(table, rows, options.weights, class_names), (count,)
+    shuffled = mix(subkey(seed_key(options.seed, "selection"), np.arange(count)))
+    order, sizes = np.lexsort((shuffled, stratum)), tuple(np.bincount(stratum, minlength=len(quotas)).tolist())
+    return WeightedSampler(weights[order], sizes, quotas, options.seed), numbers[order].astype(np.int64), ()
 
 
 def _rows_where(where: Any, named: Sequence[str], table: RecordTable) -> Numbers:

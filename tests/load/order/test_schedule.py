@@ -6,7 +6,6 @@ import pytest
 from tfprep.load.order.samplers import (
     STEP,
     UNIT,
-    StratifiedSampler,
     UniformSampler,
     WeightedSampler,
     floor_sums,
@@ -17,7 +16,11 @@ from tfprep.load.order.schedule import BatchSchedule
 
 
 WEIGHTS = np.array([1, 2, 0, 5, 0.5, 0.1, 1.5, 2.3] * 10)
-SAMPLERS = {"weights": WeightedSampler(WEIGHTS, 9), "strata": StratifiedSampler((10, 50, 20), (30, 30, 20), seed=4)}
+SAMPLERS = {
+    "weights": WeightedSampler(WEIGHTS, (80,), (80,), 9),
+    "strata": WeightedSampler(np.ones(80), (10, 50, 20), (30, 30, 20), seed=4),
+    "both": WeightedSampler(WEIGHTS, (10, 50, 20), (30, 30, 20), seed=4),
+}
 
 
 @pytest.mark.parametrize("variants", [2, 3, 4])
@@ -31,6 +34,21 @@ def test_samples_show_their_variants_equally_often(sampler, variants):
         np.add.at(seen, (samples.row, samples.variant), 1)
     assert seen.sum() == 60 * 80
     assert (seen.max(axis=1) - seen.min(axis=1) <= 1).all()
+
+
+def test_strata_have_their_quotas_in_every_epoch():
+    """Within a stratum, the counts are proportional to the weights, as nearly as whole numbers are."""
+    sampler, seen = SAMPLERS["both"], np.zeros((60, 80), int)
+    for epoch in range(60):
+        samples, _ = sampler.samples(np.arange(80, dtype=np.uint64), np.full(80, epoch, np.uint64))
+        np.add.at(seen[epoch], samples.astype(int), 1)
+    first = 0
+    for size, quota in zip(sampler.sizes, sampler.quotas, strict=True):
+        counts, weights = seen[:, first : first + size], WEIGHTS[first : first + size]
+        assert (counts.sum(axis=1) == quota).all()
+        assert (abs(counts - quota * weights / weights.sum()) < 1).all()
+        np.testing.assert_allclose(counts.mean(axis=0), quota * weights / weights.sum(), atol=0.05)
+        first += size
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 17, 200])
@@ -50,9 +68,9 @@ def substitutes(sampler, sample):
 
 def test_substitutes_are_drawn_like_their_sample():
     assert set(substitutes(UniformSampler(7), 3)) == set(range(7))
-    strata = StratifiedSampler(sizes=(3, 40, 7), quotas=(10, 10, 10), seed=4)
+    strata = WeightedSampler(np.ones(50), sizes=(3, 40, 7), quotas=(10, 10, 10), seed=4)
     assert set(substitutes(strata, 1)) == {0, 1, 2}
     assert set(substitutes(strata, 49)) == set(range(43, 50))
-    counts = np.bincount(substitutes(WeightedSampler(np.array([1.0, 0, 3]), 9), 0), minlength=3)
+    counts = np.bincount(substitutes(WeightedSampler(np.array([1.0, 0, 3]), (3,), (3,), 9), 0), minlength=3)
     assert counts[1] == 0
     assert abs(counts[2] / 4000 - 0.75) < 0.03

@@ -23,7 +23,6 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import blake2b
-from math import fsum
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -153,18 +152,24 @@ class UniformSampler:
 
 
 @dataclass(frozen=True, eq=False)
-class StratifiedSampler:
+class WeightedSampler:
     """Each stratum has a quota of every epoch's items: `quotas[i]` for the `sizes[i]` samples that come i-th in the selection.
+    Its samples are drawn in proportion to their weights.
 
-    A stratum's samples are drawn in one random order after another, which do not end where epochs end: after any number of
-    epochs each of its samples was drawn equally often, or once more.
+    Systematic sampling (Madow, 'On the theory of systematic sampling', 1949): with an expected count of 2.3, a sample is drawn
+    2 or 3 times in every epoch, 2.3 times on average. The start moves by the golden ratio from epoch to epoch, which spreads
+    the samples of small weight evenly over the epochs. An order with a period would show in an epoch: shuffle the selection.
     """
 
+    weights: npt.NDArray[np.float64]
     sizes: tuple[int, ...]
     quotas: tuple[int, ...]
     seed: int
 
     def __post_init__(self) -> None:
+        weights = self.weights
+        if not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
+            raise LoaderError("weights are finite numbers from 0 on, not all of them 0")
         for size, quota in zip(self.sizes, self.quotas, strict=True):
             if size == 0 and quota > 0:
                 raise LoaderError(f"a stratum of no samples cannot give {quota} an epoch")
@@ -174,60 +179,21 @@ class StratifiedSampler:
         return sum(self.quotas)
 
     @cached_property
-    def ends(self) -> Words:
-        return words(np.cumsum(self.quotas))
-
-    @cached_property
-    def columns(self) -> tuple[Words, Words, Words]:
-        """(first sample, samples, quota) by stratum."""
-        return words(np.cumsum([0, *self.sizes[:-1]])), words(self.sizes), words(self.quotas)
-
-    def samples(self, item: Words, epoch: Words) -> tuple[Words, Words]:
-        stratum = np.searchsorted(self.ends, item, "right")
-        first, size, quota = (column[stratum] for column in self.columns)
-        position = epoch * quota + item - (self.ends[stratum] - quota)
-        passes, inside = position // size, position % size
-        key = subkey(subkey(seed_key(self.seed, "strata"), stratum), passes)
-        return first + permute(inside, size, key), passes
-
-    def substitute(self, sample: Words, draw: Words) -> Words:
-        first, size, _ = self.columns
-        stratum = np.searchsorted(np.cumsum(size), sample, "right")
-        chosen: Words = first[stratum] + below(draw, size[stratum])
-        return chosen
-
-
-@dataclass(frozen=True, eq=False)
-class WeightedSampler:
-    """`size` items an epoch, each sample in proportion to its weight.
-
-    Systematic sampling (Madow, 'On the theory of systematic sampling', 1949): with an expected count of 2.3, a sample is drawn
-    2 or 3 times in every epoch, 2.3 times on average. The start moves by the golden ratio from epoch to epoch, which spreads
-    the samples of small weight evenly over the epochs.
-    """
-
-    weights: npt.NDArray[np.float64]
-    seed: int
-
-    def __post_init__(self) -> None:
-        weights = self.weights
-        if not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
-            raise LoaderError("weights are finite numbers from 0 on, not all of them 0")
-
-    @property
-    def size(self) -> int:
-        return len(self.weights)
+    def stops(self) -> Numbers:
+        """For each stratum the first sample after it."""
+        return np.cumsum(self.sizes)
 
     @cached_property
     def ends(self) -> Words:
-        """The expected counts of an epoch in units of 2^-32, added up: `size` at the end, exactly."""
-        weights = self.weights
+        """The expected counts of an epoch in units of 2^-32, added up: at the end of a stratum exactly the sum of the quotas."""
+        weights, quotas = self.weights, np.array(self.quotas)
         if not TINY < weights.max() < HUGE / len(weights):  # their sum, or its inverse, would overflow
             weights = weights / weights.max()
-        total = np.cumsum(weights * (self.size / fsum(weights)))
-        last = int(np.flatnonzero(weights)[-1])
-        total[last:] = self.size
-        return words(np.rint(total * UNIT))
+        total, first = np.concatenate([[0.0], np.cumsum(weights)]), self.stops - self.sizes
+        stratum = np.repeat(np.arange(len(quotas)), self.sizes)
+        share = (total[1:] - total[first][stratum]) / (total[self.stops] - total[first])[stratum]
+        counts = (np.cumsum(quotas) - quotas)[stratum] + share * quotas[stratum]
+        return words(np.rint(counts * UNIT))
 
     def samples(self, item: Words, epoch: Words) -> tuple[Words, Words]:
         unit, start = np.uint64(UNIT), seed_key(self.seed, "weights") >> 32
@@ -243,13 +209,16 @@ class WeightedSampler:
         return sample.astype(np.uint64), until - before + item - first_item
 
     def substitute(self, sample: Words, draw: Words) -> Words:
-        """Any sample, in proportion to the weights."""
-        position = below(draw, words(self.size)) * np.uint64(UNIT) + (draw & np.uint64(UNIT - 1))
+        """Any sample of the same stratum, in proportion to the weights."""
+        stratum = np.searchsorted(self.stops, sample.astype(np.int64), "right")
+        quotas, unit = words(self.quotas), np.uint64(UNIT)
+        begin = (np.cumsum(quotas) - quotas)[stratum]
+        position = (begin + below(draw, quotas[stratum])) * unit + draw % unit
         chosen: Words = np.searchsorted(self.ends, position, "right").astype(np.uint64)
         return chosen
 
 
-Sampler: TypeAlias = UniformSampler | StratifiedSampler | WeightedSampler
+Sampler: TypeAlias = UniformSampler | WeightedSampler
 
 
 def floor_sums(count: Words, modulus: int, factor: int, offset: Words) -> Words:
