@@ -20,10 +20,10 @@ from tfprep.dataset import Dataset, SplitInfo
 from tfprep.errors import LoaderError
 from tfprep.load.budget import budget_bytes
 from tfprep.load.options import LoaderOptions, ShuffleBuffer
-from tfprep.load.order.samplers import used_variants
-from tfprep.load.outputs import EXTRA, Output, Outputs, resolve
+from tfprep.load.outputs import EXTRA, Output, Outputs
+from tfprep.load.plan import plan_loader
 from tfprep.load.reader.table import SplitRows
-from tfprep.load.selection import added_fields, common_specs, is_training
+from tfprep.load.selection import is_training
 from tfprep.storage.urls import scheme_of
 
 TAKEN = (
@@ -52,8 +52,6 @@ def plain_dataset(source: SplitRows, options: LoaderOptions, shuffle_buffer: Shu
         whole_number("shuffle_buffer, if it is not 'auto' or None,", shuffle_buffer, 1)
     if options.variants == "rotate":
         raise LoaderError("tf_dataset() takes variants='random', 'all' or a number; loader() takes more")
-    if options.training is None:
-        options = replace(options, training=is_training([source]))
     data, split = source.dataset, source.split
     scheme = scheme_of(data.shards_folder)
     if scheme and scheme not in tf.io.gfile.get_registered_schemes():
@@ -63,24 +61,17 @@ def plain_dataset(source: SplitRows, options: LoaderOptions, shuffle_buffer: Shu
             f"{data.manifest.rejected} records that the index leaves out are in the shards, which tf_dataset() reads whole; use "
             "loader()"
         )
-    info = data.split(split)
-    variants = ("random" if options.training else 0) if options.variants is None else options.variants
-    used = used_variants(variants, info.variants)
-    specs = common_specs([source])
-    outputs = resolve(specs, options)
-    groups = dict.fromkeys(data.group_of(name) for name in outputs.fields)
-    places = [data, *(added_fields(data, split, group, used) for group in groups if group)]
+    if options.variants is None and (is_training([source]) if options.training is None else options.training):
+        options = replace(options, variants="random")
+    plan = plan_loader([source], options)
+    options, outputs, used = plan.options, plan.outputs, plan.sources[0].read
+    places = [table.parts[0].dataset for table in plan.tables.values()]
     for place in places:
         place.check_files(split, used)
-    records = _records(places, split, used, options, each_once=variants != "all")
-    if options.training and (buffer := _buffer(info, shuffle_buffer, options)) > 1:
+    records = _records(places, split, used, options, each_once=options.variants != "all")
+    if options.training and (buffer := _buffer(source.info, shuffle_buffer, options)) > 1:
         records = records.shuffle(buffer, seed=options.seed, reshuffle_each_iteration=True)
-    size = info.samples * (len(used) if variants == "all" else 1)
-    drop = options.training and size >= options.batch_size if options.remainder is None else options.remainder == "drop"
-    if drop and size < options.batch_size:
-        raise LoaderError(
-            f"remainder='drop' leaves no batch: {size} samples are fewer than batch_size={options.batch_size}"
-        )
+    drop = plan.schedule.remainder == "drop"
     # A call of TensorFlow's parser for each batch, and not for each record, where all codecs decode a batch at once.
     read = [(data.codecs.get(name), data.fields.get(name)) for name in outputs.fields if name not in EXTRA]
     many = all(codec and codec.tf_batches and spec and None not in spec.shape for codec, spec in read)

@@ -78,6 +78,7 @@ def test_each_iteration_of_training_has_each_sample_once_in_another_order_and_va
 @pytest.mark.parametrize(
     ("options", "samples", "variants"),
     [
+        ({"variants": 0}, 48, {0}),
         ({"variants": 2}, 48, {2}),
         ({"variants": "all"}, 144, {0, 1, 2}),
         ({"variants": 1, "remainder": "keep"}, 50, {1}),
