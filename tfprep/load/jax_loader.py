@@ -42,7 +42,7 @@ class JaxLoader(Loader):
 
     def __iter__(self) -> Iterator[Any]:
         """A pass (see `Loader`): its batches are delivered, and counted, when `ahead` more are on their way to the devices."""
-        return TransferredAhead(self.pipeline, self.progress, self._element, self._epochs, ahead=self._ahead)
+        return TransferredAhead(self, self._ahead)
 
     def _element(self, batch: Batch) -> Any:
         arrays = {name: self._put(in_types_of_jax(value, name)) for name, value in batch.values.items()}
@@ -75,8 +75,8 @@ class JaxLoader(Loader):
 class TransferredAhead(BatchPass):
     """Delivers each batch when `ahead` more are taken."""
 
-    def __init__(self, *args: Any, ahead: int) -> None:
-        super().__init__(*args)
+    def __init__(self, loader: JaxLoader, ahead: int) -> None:
+        super().__init__(loader)
         self._ahead, self._queue = ahead, dict[int, Any]()
 
     def __next__(self) -> Any:

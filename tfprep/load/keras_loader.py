@@ -70,7 +70,7 @@ class KerasLoader(Loader, keras.utils.PyDataset):  # type: ignore[misc] # Keras 
             if self._epochs is not None:
                 self.progress.warn_of_looks(1)
             self._number = 0
-            self._pass = BatchPass(self.pipeline, self.progress, self._element, self._epochs, for_framework=True)
+            self._pass = BatchPass(self, for_framework=True)
         if self._pass is None or number != self._number:
             raise LoaderError(
                 f"Keras asks for batch {number} of a pass, and {self._number} comes next: use fit(..., shuffle=False), since the "

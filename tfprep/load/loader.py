@@ -188,17 +188,11 @@ class BatchPass(Pass):
     """The batches of one pass, filled ahead."""
 
     def __init__(
-        self,
-        pipeline: Pipeline,
-        progress: Progress,
-        convert: Callable[[Batch], Any],
-        epochs: int | None = 1,
-        *,
-        for_framework: bool = False,
+        self, loader: Loader, convert: Callable[[Batch], Any] | None = None, *, for_framework: bool = False
     ) -> None:
-        """See `Pass`; `convert` makes an element of a batch."""
-        super().__init__(progress, epochs, for_framework=for_framework)
-        self._pipeline, self._convert = pipeline, convert
+        """See `Pass`; `convert` makes an element of a batch, in place of the loader."""
+        super().__init__(loader.progress, loader._epochs, for_framework=for_framework)
+        self._pipeline, self._convert = loader.pipeline, convert or loader._element
         self._prefetcher: Prefetcher | None = None
 
     def _element(self, step: int) -> Any:
@@ -336,7 +330,7 @@ class Loader(Run):
 
     def __iter__(self) -> Iterator[Any]:
         """A pass: in training over the next epoch, otherwise over all samples."""
-        return BatchPass(self.pipeline, self.progress, self._element, self._epochs)
+        return BatchPass(self)
 
     def __bool__(self) -> bool:
         return True

@@ -88,7 +88,7 @@ class Pipeline:
         if shared is not None:  # the processes start with the first batch
             self.pool = WorkerPool(reading, shared, workers.processes, workers.threads)
         self.threads, self.requests = Threads(), Threads(fewer="")
-        self.slots = BatchSlots(plan.filled.outputs, plan.batch_rows, plan.memory.prefetch + 2, shared)
+        self.slots = BatchSlots(plan.filled.outputs, plan.schedule.batch_rows, plan.memory.prefetch + 2, shared)
         self.counts: dict[str, Any] = {
             "batches": 0, "samples": 0, "bytes_delivered": 0, "waits": 0, "wait_s": 0.0, "longest_wait_s": 0.0,
         }  # fmt: skip

@@ -15,6 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ from tfprep.load.order.samplers import used_variants
 from tfprep.load.order.schedule import MOST_EPOCHS, BatchSchedule
 from tfprep.load.outputs import EXTRA, Outputs, resolve
 from tfprep.load.reader.files import GAP_BYTES
-from tfprep.load.reader.rows import Reading, StoredField, targets_of, uses_of
+from tfprep.load.reader.rows import Reading, StoredField, targets_of
 from tfprep.load.reader.table import RecordTable, SplitRows, digest
 from tfprep.load.selection import added_fields, check_class_names, common_specs, is_training, select
 from tfprep.storage.urls import is_remote
@@ -74,7 +75,6 @@ class LoaderPlan:
         indexed: The outputs that the index itself holds, and what they are: "key", "variant", or "label" for the first label.
         channels_first: The outputs whose channels come first in the end.
         schedule: The samples of each step.
-        batch_rows: Samples that this host reads for its largest batch.
         tables: The places of records: "" for the records themselves, then by the names of added fields that are read. The records
             of added fields have the numbers of those that they belong to.
         reading: The files of all tables, the fields that are read from each, and what happens to each sample.
@@ -82,8 +82,6 @@ class LoaderPlan:
         workers: Who fills batches, and why.
         memory: The memory that batches, decoding, worker processes and the cache take.
         is_remote: True if records are at URLs.
-        fetch_steps: Batches whose records are fetched from URLs ahead of their use: not more than those of an epoch, so that no
-            record is fetched for the next one while it may still come into a cache, or the run may end.
         keeps_decoded: True if a cache is made: by default none that holds too little to be worth its memory.
     """
 
@@ -95,14 +93,12 @@ class LoaderPlan:
     indexed: Mapping[str, str]
     channels_first: Sequence[str]
     schedule: BatchSchedule
-    batch_rows: int
     tables: Mapping[str, RecordTable]
     reading: Reading
     threads: int
     workers: WorkersPlan
     memory: MemoryPlan
     is_remote: bool
-    fetch_steps: int
     keeps_decoded: bool
 
     @property
@@ -117,6 +113,13 @@ class LoaderPlan:
     @property
     def sources(self) -> Sequence[SplitRows]:
         return self.table.parts
+
+    @cached_property
+    def fetch_steps(self) -> int:
+        """Batches whose records are fetched from URLs ahead of their use: not more than those of an epoch, so that no record is
+        fetched for the next one while it may still come into a cache, or the run may end."""
+        nbytes = self.schedule.batch_rows * sum([table.record_bytes + GAP_BYTES for table in self.tables.values()])
+        return min(self.memory.fetch_bytes // nbytes, self.schedule.steps_per_epoch)
 
     # --- states -----------------------------------------------------------------------------------------------------------
 
@@ -221,7 +224,8 @@ def plan_loader(sources: Sequence[SplitRows], options: LoaderOptions) -> LoaderP
     delivered = [target.name for target in targets if target.name not in options.derive]
     fields_in: dict[str, list[StoredField]] = {"": []}
     for name in dict.fromkeys([*delivered, *sorted(needed)]):
-        field = StoredField(name, datasets[0].codecs[name], stored[name])
+        own = [target for target in targets if target.name == name]
+        field = StoredField(name, datasets[0].codecs[name], stored[name], own)
         fields_in.setdefault(datasets[0].group_of(name), []).append(field)
     tables = {"": table} | {
         group: RecordTable(
@@ -243,9 +247,8 @@ def plan_loader(sources: Sequence[SplitRows], options: LoaderOptions) -> LoaderP
     # By whom, in which memory.
     remote = any(is_remote(dataset.shards_folder) for dataset in datasets)
     threads, budget = options.threads or cpus, budget_bytes(options.memory_budget, free_memory)
-    batch_rows = -(-min(schedule.size, schedule.batch_size) // schedule.hosts.count) + schedule.partners
     sizes = SampleSizes(specs, table, schedule.rows, options.derive.keys())
-    batch, working = sizes.of_batch(outputs.outputs, batch_rows), sizes.of_decoding(read.fields, threads)
+    batch, working = sizes.of_batch(outputs.outputs, schedule.batch_rows), sizes.of_decoding(read.fields, threads)
     if outputs.ragged:  # TensorFlow's ragged tensors are put together from the arrays of a batch
         working += batch
     caches = _may_cache(options, read, augmentation)
@@ -256,19 +259,17 @@ def plan_loader(sources: Sequence[SplitRows], options: LoaderOptions) -> LoaderP
         needed=batch * ((options.prefetch or 1) + HELD_ELSEWHERE) + working,
         obstacle=lambda: _obstacle(filled, specs, reading, remote),
     )  # fmt: skip
-    most = workers.most_prefetch(batch_rows)
+    most = workers.most_prefetch(schedule.batch_rows)
     memory = plan_memory(budget, batch, options.prefetch, most, working + workers.nbytes, fetches=remote)
     if caches and options.cache == "auto":
         # A hit saves more than a read where something is decoded.
-        decodes = not all(use.direct for fields in reading.fields for use in uses_of(fields, targets))
+        decodes = not all(field.direct for fields in reading.fields for field in fields)
         least = math.ceil(table.records * (PARTLY if decodes else 1))
         caches = memory.cache_bytes >= least * row_bytes(reading.outputs)
-    fetched_bytes = batch_rows * sum([table.record_bytes + GAP_BYTES for table in tables.values()])
     return LoaderPlan(
         options=options, ops=ops, mixing=mixing, filled=filled, outputs=outputs, indexed=indexed,
-        channels_first=channels_first, schedule=schedule, batch_rows=batch_rows, tables=tables, reading=reading,
+        channels_first=channels_first, schedule=schedule, tables=tables, reading=reading,
         threads=threads, workers=workers, memory=memory, is_remote=remote, keeps_decoded=caches,
-        fetch_steps=min(memory.fetch_bytes // fetched_bytes, schedule.steps_per_epoch),
     )  # fmt: skip
 
 

@@ -178,7 +178,7 @@ class Prefetcher:
             self._window.append(batch)
             unopened.append(batch)
             self._next = step + 1
-        size = max(1, self._task_rows() // pipeline.plan.batch_rows)
+        size = max(1, self._task_rows() // pipeline.plan.schedule.batch_rows)
         if end < self._stop and unopened and end - unopened[0].step < size:
             return
         while unopened and (step := unopened[0].step) < end:
@@ -187,7 +187,7 @@ class Prefetcher:
 
     def _task_rows(self) -> int:
         """Rows of a task: the window, or the rest of the pass, has the number of tasks that are taken at a time, or more."""
-        plan, rows = self._pipeline.plan, self._pipeline.plan.batch_rows
+        plan, rows = self._pipeline.plan, self._pipeline.plan.schedule.batch_rows
         steps = min(self._pipeline.prefetch, self._stop - self.step)
         each = steps * rows // plan.workers.tasks
         return max(1, min(each, TASK_ROWS, TASK_BYTES * rows // plan.memory.batch_bytes))

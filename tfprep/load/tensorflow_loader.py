@@ -93,7 +93,7 @@ class TensorFlowLoader(Loader, tf.data.Dataset):  # type: ignore[misc] # TensorF
             # (It tells `from_generator`, whose end waits for other threads within a garbage collection: that stalls.)
             while self._idle:
                 self._idle.pop().close()
-        self._passes[number] = BatchPass(self.pipeline, self.progress, arrays, self._epochs, for_framework=True)
+        self._passes[number] = BatchPass(self, arrays, for_framework=True)
         return number
 
     def next_arrays(self, number: int) -> Sequence[Any]:
@@ -162,7 +162,7 @@ class EagerLoader(Loader):
     _element = TensorFlowLoader._element
 
     def __iter__(self) -> Iterator[Any]:
-        return _EagerPass(self.pipeline, self.progress, self._element, self._epochs)
+        return _EagerPass(self)
 
 
 class _EagerPass(BatchPass):

@@ -138,6 +138,11 @@ class BatchSchedule:
         """Positions from the beginning of an epoch to that of the next."""
         return self.steps_per_epoch * self.batch_size if self.buckets else self.size
 
+    @cached_property
+    def batch_rows(self) -> int:
+        """Samples that this host reads for its largest batch."""
+        return -(-min(self.size, self.batch_size) // self.hosts.count) + self.partners
+
     @property
     def left_out(self) -> int:
         """Samples that each epoch leaves out, because they would be a smaller batch."""

@@ -92,12 +92,61 @@ pixel, which takes five times as long (1.07 ms against 0.23 for 360 x 480). At 1
 
 
 @dataclass(frozen=True, eq=False)
+class Target:
+    """Where the values of a field go: into an output, or with `channels` (first, last) into a part of its channels.
+
+    The output may be of another dtype than the field, and, after geometry, of another size.
+    """
+
+    name: str
+    output: Output
+    channels: tuple[int, int] | None = None
+
+    def place(self, value: Any, values: Mapping[str, Any], row: int) -> None:
+        """Write a value into its row, or its channels of it. SampleError where it does not fit."""
+        rows, output = values[self.output.name], self.output
+        if output.dtype == "string":
+            rows[row] = value if isinstance(value, str) else np.array(value, object)
+            return
+        value = np.asarray(value)
+        if None in output.shape:
+            self._check(value, output.shape)
+            rows[row] = np.array(value, output.dtype, order="C")
+            return
+        target = rows[row, ...]
+        if output.padded:
+            count, most = len(value) if value.ndim else 0, len(target)
+            if count > most:
+                raise SampleError(f"'{self.name}' has {count} rows, more than pad={{'{self.name}': {most}}} takes")
+            target[count:] = PADDING
+            target = target[:count]
+        if self.channels is not None:
+            target = target[..., slice(*self.channels)]
+            value = value.reshape(*value.shape[:2], -1)
+        self._check(value, target.shape)
+        if self.channels is not None and value.shape[2] <= FEW_CHANNELS:
+            for channel in range(value.shape[2]):
+                np.copyto(target[..., channel], value[..., channel])
+        else:
+            np.copyto(target, value)
+
+    def _check(self, value: Array, shape: Sequence[int | None]) -> None:
+        """Raise SampleError for a value of another shape or type, which a function of the user may have made."""
+        sides = zip(shape, value.shape, strict=False)
+        if value.shape != shape and (value.ndim != len(shape) or any(side not in (None, size) for side, size in sides)):
+            raise SampleError(f"'{self.name}' has shape {value.shape}, in the other records it has {tuple(shape)}")
+        if value.dtype != self.output.dtype and not np.can_cast(value.dtype, self.output.dtype, "same_kind"):
+            raise SampleError(f"'{self.name}' is {value.dtype}, in the other records it is {self.output.dtype}")
+
+
+@dataclass(frozen=True, eq=False)
 class StoredField:
-    """A field as records hold it."""
+    """A field as records hold it, and where its values go."""
 
     name: str
     codec: Codec
     spec: FieldSpec
+    targets: Sequence[Target]
 
     @cached_property
     def content(self) -> str:
@@ -113,6 +162,19 @@ class StoredField:
     def into_array(self) -> bool:
         """True if the codec decodes into an array, and all records have one size."""
         return hasattr(self.codec, "decode_into") and None not in self.spec.shape
+
+    @cached_property
+    def into(self) -> str:
+        """The output that it is decoded straight into, where nothing is augmented; "" if there is none."""
+        for target in self.targets if len(self.targets) == 1 and self.into_array else ():
+            if target.channels is None and not target.output.padded and self.spec.dtype == target.output.dtype:
+                return target.output.name
+        return ""
+
+    @property
+    def direct(self) -> bool:
+        """True if its bytes are the row: nothing to decode."""
+        return bool(self.into) and isinstance(self.codec, Raw) and sys.byteorder == "little"
 
     def is_jpeg(self, content: Array) -> bool:
         """Return True for a JPEG of 8 bits, whose pixels are delivered as they are in the file."""
@@ -157,59 +219,6 @@ class StoredField:
             raise SampleError(f"'{self.name}' holds {len(numbers)} numbers, expected shape {shape}") from None
 
 
-@dataclass(frozen=True, eq=False)
-class Target:
-    """Where the values of a field go: into an output, or with `channels` (first, last) into a part of its channels.
-
-    The output may be of another dtype than the field, and, after geometry, of another size.
-    """
-
-    name: str
-    output: Output
-    channels: tuple[int, int] | None = None
-
-    def takes(self, field: StoredField) -> bool:
-        """True if the field is decoded straight into its row."""
-        plain = self.channels is None and not self.output.padded
-        return plain and field.into_array and field.spec.dtype == self.output.dtype
-
-    def place(self, value: Any, values: Mapping[str, Any], row: int) -> None:
-        """Write a value into its row, or its channels of it. SampleError where it does not fit."""
-        rows, output = values[self.output.name], self.output
-        if output.dtype == "string":
-            rows[row] = value if isinstance(value, str) else np.array(value, object)
-            return
-        value = np.asarray(value)
-        if None in output.shape:
-            self._check(value, output.shape)
-            rows[row] = np.array(value, output.dtype, order="C")
-            return
-        target = rows[row, ...]
-        if output.padded:
-            count, most = len(value) if value.ndim else 0, len(target)
-            if count > most:
-                raise SampleError(f"'{self.name}' has {count} rows, more than pad={{'{self.name}': {most}}} takes")
-            target[count:] = PADDING
-            target = target[:count]
-        if self.channels is not None:
-            target = target[..., slice(*self.channels)]
-            value = value.reshape(*value.shape[:2], -1)
-        self._check(value, target.shape)
-        if self.channels is not None and value.shape[2] <= FEW_CHANNELS:
-            for channel in range(value.shape[2]):
-                np.copyto(target[..., channel], value[..., channel])
-        else:
-            np.copyto(target, value)
-
-    def _check(self, value: Array, shape: Sequence[int | None]) -> None:
-        """Raise SampleError for a value of another shape or type, which a function of the user may have made."""
-        sides = zip(shape, value.shape, strict=False)
-        if value.shape != shape and (value.ndim != len(shape) or any(side not in (None, size) for side, size in sides)):
-            raise SampleError(f"'{self.name}' has shape {value.shape}, in the other records it has {tuple(shape)}")
-        if value.dtype != self.output.dtype and not np.can_cast(value.dtype, self.output.dtype, "same_kind"):
-            raise SampleError(f"'{self.name}' is {value.dtype}, in the other records it is {self.output.dtype}")
-
-
 def targets_of(outputs: Sequence[Output], specs: Mapping[str, FieldSpec]) -> list[Target]:
     """The target of every field in every output; LoaderError for stacked fields whose samples differ in size."""
     targets = []
@@ -225,29 +234,6 @@ def targets_of(outputs: Sequence[Output], specs: Mapping[str, FieldSpec]) -> lis
             targets.append(Target(name, output, (first, last) if output.stacked else None))
             first = last
     return targets
-
-
-class FieldUse(NamedTuple):
-    """A field, the targets of its values, and the output that it is decoded straight into: "" if there is none."""
-
-    field: StoredField
-    targets: Sequence[Target]
-    into: str
-
-    @property
-    def direct(self) -> bool:
-        """True if its bytes are the row: nothing to decode."""
-        return bool(self.into) and isinstance(self.field.codec, Raw) and sys.byteorder == "little"
-
-
-def uses_of(fields: Sequence[StoredField], targets: Sequence[Target]) -> list[FieldUse]:
-    """What is done with each field, without an augmentation."""
-    uses = []
-    for field in fields:
-        own = [target for target in targets if target.name == field.name]
-        into = own[0].output.name if len(own) == 1 and own[0].takes(field) else ""
-        uses.append(FieldUse(field, own, into))
-    return uses
 
 
 # --- the stages of a sample -------------------------------------------------------------------------------------------
@@ -270,9 +256,6 @@ class Augmenter:
         size = sizes.pop() if len(sizes) == 1 and all(stages.only_cuts for stages in forms) else (None,)
         self._cut_from: Any = None if None in size else size
         """The size of all rasters where stages only cut them."""
-        self._cuts = [
-            (field, field in self._rasters, [target for target in own if target.name == field.name]) for field in fields
-        ]
 
     def fill(
         self, contents: Mapping[str, Array], values: Mapping[str, Any], cells: Sequence[int], state: ThreadState
@@ -322,11 +305,12 @@ class Augmenter:
         windows = [view.forms[form].window(augmentation.draws(view, position), size) for view in augmentation.views]
         if not all(window.is_inside(size) for window in windows):
             return False
-        for field, is_raster, targets in self._cuts:
+        for field in self._fields.values():
+            is_raster = field.spec.kind in RASTER_KINDS
             value = self._made(field.name, field.decode(contents[field.content], state))
             if is_raster:
                 self._check_size(value, [size])
-            for target in targets:
+            for target in field.targets:
                 target.place(cut(value, windows[target.output.view]) if is_raster else value, values, row)
         return True
 
@@ -430,7 +414,7 @@ class Place:
 
     def __init__(self, number: int, reading: Reading, first: int) -> None:
         """`number`: that of the record among those of a sample. `first`: its first column, which is the number of the file."""
-        self.first, fields, targets = first, reading.fields[number], reading.targets
+        self.first, fields = first, reading.fields[number]
         self.fields = sorted({field.name for field in fields}, key=lambda name: name.encode())  # as in an Example
         self.columns = [*PLACE, *[f"{name}_{what}" for name in self.fields for what in ("offset", "size")]]
         """The names of the columns after that of the file."""
@@ -440,9 +424,9 @@ class Place:
         self.whole = any(field.needs_record for field in fields)
         self.augmenter: Augmenter | None = None
         if reading.augmentation is not None and number == 0:  # the plan refuses added fields that geometry would move
-            self.augmenter = Augmenter(fields, targets, reading.augmentation)
-        self.uses = [] if self.augmenter else uses_of(fields, targets)
-        self.direct = {use.field.name: use.into for use in self.uses if use.direct}
+            self.augmenter = Augmenter(fields, reading.targets, reading.augmentation)
+        self.decoded = [] if self.augmenter else fields
+        self.direct = {field.name: field.into for field in self.decoded if field.direct}
         """Fields whose bytes are read into rows of an output, and these outputs."""
 
 
@@ -505,15 +489,15 @@ class RowReader:
                 if place.augmenter is not None:
                     place.augmenter.fill(contents, values, cells, state)
                     continue
-                for field, targets, into in place.uses:
+                for field in place.decoded:
                     if (content := contents.get(field.content)) is None:  # it was read into its row
                         continue
-                    if into:
+                    if field.into:
                         codec: Any = field.codec
-                        codec.decode_into(content, field.spec, values[into][cells[ROW], ...])
+                        codec.decode_into(content, field.spec, values[field.into][cells[ROW], ...])
                         continue
                     value = field.decode(content, state)
-                    for target in targets:
+                    for target in field.targets:
                         target.place(value, values, cells[ROW])
             except (RecordError, SampleError) as error:
                 where = "" if place is self.places[0] else f" ({state.path}, added fields)"
