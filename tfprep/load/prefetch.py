@@ -19,8 +19,8 @@ import sys
 import threading
 import time
 import traceback
+import weakref
 from collections import deque
-from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 
@@ -174,7 +174,7 @@ class Prefetcher:
         for step in range(self._next, max(end, min(self.step + pipeline.plan.fetch_steps, self._stop))):
             batch = Batch(step)
             if pipeline.plan.is_remote:
-                pipeline.requests.submit(partial(self._request, batch))
+                pipeline.requests.submit(partial(_request, weakref.ref(self), batch))
             self._window.append(batch)
             unopened.append(batch)
             self._next = step + 1
@@ -204,42 +204,14 @@ class Prefetcher:
                 self._planned.update(zip(steps, self._pipeline.rows_of(steps), strict=True))
             return self._planned.pop(step)
 
-    def _request(self, batch: Batch, state: ThreadState) -> None:
-        """Request what a batch needs from URLs."""
-        if self.cancelled:
-            return
-        try:
-            batch.rows = self._rows(batch.step)
-            batch.fetched = self._pipeline.reader.files.needed(self._pipeline.byte_spans(batch.rows))
-        except BaseException as error:
-            batch.fail(error)
-            return
-        if not batch.fetched.ranges:
-            batch.arrived.set_result(None)
-        for part in batch.fetched.ranges:
-            self._pipeline.requests.submit(partial(self._fetch, batch, batch.fetched, part))
-
-    def _fetch(self, batch: Batch, fetched: Fetched, part: ByteRange, state: ThreadState) -> None:
-        if self.cancelled or batch.future.done():  # it failed
-            return
-        state.path, state.offset = self._pipeline.reader.files.paths[part.file], part.start
-        state.enter("read")
-        try:
-            if fetched.fetch(part):
-                batch.arrived.set_result(None)
-        except BaseException as error:
-            batch.fail(error)
-
     def _open(self, batches: list[Batch], state: ThreadState) -> None:
         """Begin to fill batches, each as soon as what it needs from URLs is there."""
         if not self._pipeline.plan.is_remote:
             self._begin(batches, state)
             return
         for batch in batches:
-            batch.arrived.add_done_callback(partial(self._begin_later, batch))
-
-    def _begin_later(self, batch: Batch, arrived: Future[None]) -> None:
-        self._pipeline.threads.submit(partial(self._begin, [batch]))
+            if batch.may_begin():
+                self._begin([batch], state)
 
     def _begin(self, batches: list[Batch], state: ThreadState) -> None:
         """Divide a batch into tasks, or make a task of several."""
@@ -276,6 +248,45 @@ class Prefetcher:
         """Fill the chunks of a task, in a reading thread."""
         if not self.cancelled:
             self._pipeline.fill(chunks, state, self._pool)
+
+
+# --- requests to URLs: those that are waiting or on their way do not keep a pass alive ----------------------------------
+
+
+def _request(reference: weakref.ref[Prefetcher], batch: Batch, state: ThreadState) -> None:
+    """Request what a batch needs from URLs."""
+    prefetcher = reference()
+    if prefetcher is None or prefetcher.cancelled:
+        return
+    pipeline = prefetcher._pipeline
+    try:
+        batch.rows = prefetcher._rows(batch.step)
+        batch.fetched = pipeline.reader.files.needed(pipeline.byte_spans(batch.rows))
+    except BaseException as error:
+        batch.fail(error)
+        return
+    for part in batch.fetched.ranges:
+        pipeline.requests.submit(partial(_fetch, reference, batch, batch.fetched, part))
+    if not batch.fetched.ranges and batch.may_begin():
+        prefetcher._begin([batch], state)
+
+
+def _fetch(
+    reference: weakref.ref[Prefetcher], batch: Batch, fetched: Fetched, part: ByteRange, state: ThreadState
+) -> None:
+    prefetcher = reference()
+    if prefetcher is None or prefetcher.cancelled or batch.future.done():  # it failed
+        return
+    state.path, state.offset = prefetcher._pipeline.reader.files.paths[part.file], part.start
+    del prefetcher
+    state.enter("read")
+    try:
+        is_last = fetched.fetch(part)
+    except BaseException as error:
+        batch.fail(error)
+        return
+    if is_last and batch.may_begin() and (prefetcher := reference()) is not None:
+        prefetcher._pipeline.threads.submit(partial(prefetcher._begin, [batch]))
 
 
 _open: WeakList[Prefetcher] = WeakList()

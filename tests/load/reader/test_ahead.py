@@ -18,6 +18,7 @@ from tfprep.errors import DatasetError, RecordError, StalledPipelineError, Stora
 from tfprep.load.options import LoaderOptions
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.reader import files
+from tfprep.load.reader.batch import Batch
 from tfprep.storage.store import open_store
 
 pytest.importorskip("obstore")
@@ -127,6 +128,21 @@ def test_memory_is_bounded(photos):
         for step, _ in enumerate(islice(loader, 4)):
             time.sleep(0.03)  # longer than fetching all takes
             assert 0 < loader.stats["bytes_fetched"] <= sizes[: 5 * (step + 3)].sum() + budget + sizes.max()
+
+
+def test_batches_that_were_delivered_are_let_go(photos, monkeypatch):
+    """Without the collector of cycles: their memory is used again as soon as nobody refers to it."""
+    request = files.Files.request
+    monkeypatch.setattr(files.Files, "request", lambda *given: time.sleep(0.01) or request(*given))
+    data = tfprep.open(copy_in_memory(photos))
+    with closing(data.numpy_loader("train", 10, cache=False, prefetch=2).repeat()) as loader:
+        gc.collect()
+        gc.disable()
+        try:
+            list(islice(loader, 60))
+            assert sum(isinstance(held, Batch) for held in gc.get_objects()) <= loader.steps_per_epoch + 4
+        finally:
+            gc.enable()
 
 
 @pytest.mark.parametrize("fault", ["503", "reset", "truncate"])

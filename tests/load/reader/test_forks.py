@@ -135,11 +135,11 @@ def test_batches_by_their_step_in_a_fork(loader):
 @pytest.mark.parametrize("within", ["the index", "the list of passes"])
 def test_a_fork_while_a_thread_is_within(data, monkeypatch, within):
     """A lock that a thread held at the fork is never free in the other process."""
-    entered, go_on = threading.Event(), threading.Event()
+    entered, go_on, parent = threading.Event(), threading.Event(), os.getpid()
     real = Dataset.locations if within == "the index" else weakref.ref
 
     def wait(*arguments):
-        if threading.current_thread() is thread:
+        if os.getpid() == parent and threading.current_thread() is not threading.main_thread():
             entered.set()
             assert go_on.wait(60)
         return real(*arguments)

@@ -33,19 +33,24 @@ class Batch:
         lost: Rows that stay empty.
         attempts: How many samples were tried in place of a row's own, by row.
         fetched: What was fetched from URLs for its rows.
-        arrived: Done when all of that is there.
     """
 
     def __init__(self, step: int) -> None:
         self.step = step
-        self.future, self.arrived = Future[None](), Future[None]()
+        self.future = Future[None]()
         self.rows = Rows(np.empty((0, 0), np.int64))
         self.values: dict[str, Any] = {}
         self.lost: list[int] = []
         self.attempts: dict[int, int] = {}
         self.fetched: Fetched | None = None
-        self._empty = 0
+        self._empty, self._waits = 0, 2
         self._lock = threading.Lock()
+
+    def may_begin(self) -> bool:
+        """Note that the window has room for it, or that its bytes are there; return True when both have been noted."""
+        with self._lock:
+            self._waits -= 1
+            return not self._waits
 
     def begin(self, rows: Rows, values: dict[str, Any]) -> None:
         """These rows of these arrays are filled from now on."""
