@@ -137,6 +137,14 @@ def test_classes_by_name(data):
         assert len(set(chosen["key"])) == 17
 
 
+def test_a_period_of_the_order_on_disk_does_not_show_in_an_epoch(data):
+    """40 samples come in every second epoch: not all even ones in one, and all odd ones in the next."""
+    for batch in batches(data, 8, batch_size=50, weights=[3.0] * 10 + [0.5] * 40, fields=["key"]):
+        rare = [number for key in batch["key"] if (number := int(key[-4:])) >= 10]
+        assert len(rare) == 20
+        assert 4 <= sum(number % 2 for number in rare) <= 16
+
+
 def test_mix(make_dataset):
     a = make_dataset("a", samples={"train": 40}, fields=("clicks", "label"), variants=2)
     b = make_dataset("b", samples={"train": 10}, fields=("clicks", "label", "weight"), seed=1)

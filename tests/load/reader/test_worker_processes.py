@@ -574,16 +574,6 @@ def without_its_module(sample, draws):
     return a_module_that_no_worker_has.moved(sample)
 
 
-def test_an_error_that_is_no_bad_record_comes_back_from_a_process(data):
-    options = {"fields": ["image", "caption"], "geometry": [augment.Custom(without_its_module), augment.Resize(20, 20)]}
-    with stream(data, **options) as loader:
-        loader.pipeline.start_threads()
-        wait_until(lambda: loader.report()["workers"]["started"])
-        with pytest.raises(LoaderError, match="a_module_that_no_worker_has"):
-            next(iter(loader))
-        assert not loader.report()["workers"]["deaths"]
-
-
 def tasks_of(loader, monkeypatch):
     """The tasks that go to the processes of this loader from now on: lists of jobs, one for each batch."""
     tasks, submit = [], loader.pipeline.pool.submit
@@ -635,6 +625,7 @@ def test_an_error_comes_at_its_step_where_several_batches_are_one_task(data):
         seen = []
         with pytest.raises(LoaderError, match="a_module_that_no_worker_has"):
             seen.extend(batch["caption"].tolist() for batch in loader)
+        assert not loader.report()["workers"]["deaths"]
     assert seen == [batch["caption"].tolist() for batch in expected]
 
 
