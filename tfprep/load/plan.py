@@ -41,7 +41,6 @@ from tfprep.load.options import DEFAULTS, MOST_STEPS, LoaderOptions, deciding, d
 from tfprep.load.order.samplers import used_variants
 from tfprep.load.order.schedule import MOST_EPOCHS, BatchSchedule
 from tfprep.load.outputs import EXTRA, Outputs, resolve
-from tfprep.load.reader.files import GAP_BYTES
 from tfprep.load.reader.rows import Reading, StoredField, targets_of
 from tfprep.load.reader.table import RecordTable, SplitRows, digest
 from tfprep.load.selection import added_fields, check_class_names, common_specs, is_training, select
@@ -118,7 +117,7 @@ class LoaderPlan:
     def fetch_steps(self) -> int:
         """Batches whose records are fetched from URLs ahead of their use: not more than those of an epoch, so that no record is
         fetched for the next one while it may still come into a cache, or the run may end."""
-        nbytes = self.schedule.batch_rows * sum([table.record_bytes + GAP_BYTES for table in self.tables.values()])
+        nbytes = self.schedule.batch_rows * sum([table.record_bytes for table in self.tables.values()])
         return min(self.memory.fetch_bytes // nbytes, self.schedule.steps_per_epoch)
 
     # --- states -----------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ import time
 import traceback
 import weakref
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 
@@ -53,6 +54,9 @@ class Prefetcher:
         """Batches of the window that threads do not fill yet; at most what they need from URLs is on its way."""
         self._planned: dict[int, Rows] = {}
         self._planning = threading.Lock()
+        self._due: dict[int, tuple[Batch, Fetched]] = {}
+        """What batches need from URLs that found no room yet, by step."""
+        self._room = threading.Lock()
         self._started = False
         self.interrupted = False
         """True if Ctrl-C came while it was started, so that parts of it are missing."""
@@ -178,6 +182,8 @@ class Prefetcher:
             self._window.append(batch)
             unopened.append(batch)
             self._next = step + 1
+        if self._due:
+            self.request()
         size = max(1, self._task_rows() // pipeline.plan.schedule.batch_rows)
         if end < self._stop and unopened and end - unopened[0].step < size:
             return
@@ -203,6 +209,24 @@ class Prefetcher:
                 steps = range(begin, min(begin + many, self._stop))
                 self._planned.update(zip(steps, self._pipeline.rows_of(steps), strict=True))
             return self._planned.pop(step)
+
+    def request(self, more: Mapping[int, tuple[Batch, Fetched]] | None = None) -> None:
+        """Request what batches need from URLs, these and those that waited, in order, as far as the memory has room for it. The
+        batch that comes next to the consumer has it in any case."""
+        pipeline = self._pipeline
+        with self._room:
+            self._due |= more or {}
+            for step in sorted(self._due):
+                batch, fetched = self._due[step]
+                held = sum([other.nbytes for one in list(self._window) if (other := one.fetched) is not None])
+                if step > self.step and fetched.nbytes and held + fetched.nbytes > pipeline.plan.memory.fetch_bytes:
+                    break
+                batch.fetched = fetched
+                del self._due[step]
+                for part in fetched.ranges:
+                    pipeline.requests.submit(partial(_fetch, weakref.ref(self), batch, fetched, part))
+                if not fetched.ranges and batch.may_begin():
+                    pipeline.threads.submit(partial(self._begin, [batch]))
 
     def _open(self, batches: list[Batch], state: ThreadState) -> None:
         """Begin to fill batches, each as soon as what it needs from URLs is there."""
@@ -254,21 +278,18 @@ class Prefetcher:
 
 
 def _request(reference: weakref.ref[Prefetcher], batch: Batch, state: ThreadState) -> None:
-    """Request what a batch needs from URLs."""
+    """Plan what a batch needs from URLs, and request it."""
     prefetcher = reference()
     if prefetcher is None or prefetcher.cancelled:
         return
     pipeline = prefetcher._pipeline
     try:
         batch.rows = prefetcher._rows(batch.step)
-        batch.fetched = pipeline.reader.files.needed(pipeline.byte_spans(batch.rows))
+        needed = pipeline.reader.files.needed(pipeline.byte_spans(batch.rows))
     except BaseException as error:
         batch.fail(error)
         return
-    for part in batch.fetched.ranges:
-        pipeline.requests.submit(partial(_fetch, reference, batch, batch.fetched, part))
-    if not batch.fetched.ranges and batch.may_begin():
-        prefetcher._begin([batch], state)
+    prefetcher.request({batch.step: (batch, needed)})
 
 
 def _fetch(

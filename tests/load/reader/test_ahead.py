@@ -17,6 +17,7 @@ from tfprep.builder import BuildOptions
 from tfprep.errors import DatasetError, RecordError, StalledPipelineError, StorageError
 from tfprep.load.options import LoaderOptions
 from tfprep.load.pipeline import Pipeline
+from tfprep.load.plan import LoaderPlan
 from tfprep.load.reader import files
 from tfprep.load.reader.batch import Batch
 from tfprep.storage.store import open_store
@@ -117,8 +118,11 @@ def test_what_is_in_the_decoded_cache_is_not_fetched_again(url, s3):
         assert len(s3.proxy.reads(".tfrecord-")) == count
 
 
-def test_memory_is_bounded(photos):
+@pytest.mark.parametrize("steps", [None, 1000], ids=["", "where records are larger than they are on average"])
+def test_memory_is_bounded(photos, steps, monkeypatch):
     """What is fetched is at most what has been delivered, the batches on their way, and the share of the budget."""
+    if steps is not None:
+        monkeypatch.setattr(LoaderPlan, "fetch_steps", steps)
     data = tfprep.open(copy_in_memory(photos))
     options = {"training": False, "cache": False, "fields": ["clicks"], "prefetch": 1, "threads": 1}
     sizes = data.index("train", 0, ["size"])["size"].to_numpy()

@@ -229,6 +229,7 @@ class Fetched:
 
     def __init__(self, files: Files, ranges: Sequence[ByteRange] = ()) -> None:
         self.ranges, self._files = ranges, files
+        self.nbytes = sum([part.stop - part.start for part in ranges])
         self._contents: dict[ByteRange, Array] = {}
         self._lock = threading.Lock()
 
