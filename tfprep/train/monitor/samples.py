@@ -196,9 +196,13 @@ class StageTotals:
         return tuple(sorted(totals, key=lambda stage: stage.depth))
 
 
-def slowest(spent: tuple[Stage, ...]) -> Stage | None:
-    """Return the stage of tf.data that spent the most time in its own code for each of its threads."""
-    working = [stage for stage in spent if stage.kind != "Prefetch"]  # a prefetch has no work of its own
+def slowest(spent: tuple[Stage, ...], least_s: float = 0.0) -> Stage | None:
+    """Return the stage of tf.data that spent the most time in its own code for each of its threads, at least `least_s` in all.
+
+    TensorFlow forgets the work of a stage whose iterator has ended, and counts that of an element when the element is done.
+    """
+    # a prefetch has no work of its own
+    working = [stage for stage in spent if stage.kind != "Prefetch" and stage.busy_s >= least_s]
     return max(working, key=lambda stage: stage.busy_s / stage.parallelism, default=None)
 
 
@@ -206,20 +210,24 @@ def slowest(spent: tuple[Stage, ...]) -> Stage | None:
 
 GAUGES = frozenset(
     {"batches_ready", "batches_in_flight", "prefetch", "threads", "cache_bytes", "longest_wait_s"}
-    | {"cache_records", "cache_capacity", "cache_of"}
+    | {"cache_records", "cache_capacity", "cache_of", "ops"}
 )
 """Counters that are current values, not totals."""
 
 
 def counters(loader: Any, source: Any) -> dict[str, float]:
-    """Return the counters of tfprep's loader, or of that which a `tf.data.Iterator` reads, and what its cache holds; else {}."""
+    """Return the counters of tfprep's loader, or of that which a `tf.data.Iterator` reads, and what its cache holds; else {}.
+
+    `ops` is 1 where it has ops or derived inputs, whose time its counters add to that of decoding.
+    """
     if loader is None:  # a loader without an end has no truth value
         loader = next((dataset for dataset in _datasets_of(source) if hasattr(dataset, "stats")), None)
     if loader is None:
         return {}
     cache = loader.report()["cache"]
     cached = {f"cache_{name}": cache[name] for name in ("records", "capacity", "of") if name in cache}
-    numbers = {**loader.stats, **cached}
+    plan = loader.pipeline.plan if hasattr(loader, "pipeline") else None
+    numbers = {**loader.stats, **cached, "ops": plan is not None and plan.reading.augmentation is not None}
     return {name: float(value) for name, value in numbers.items() if isinstance(value, (int, float))}
 
 
