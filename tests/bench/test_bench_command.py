@@ -118,12 +118,16 @@ def test_against_a_pipeline_of_the_user(raw_data, tmp_path, monkeypatch, capfd):
         "import time, numpy as np\n\ndef batches():\n    for _ in range(3):  # an epoch\n        time.sleep(0.02)\n"
         "        yield {'image': np.zeros((8, 4, 4, 3), 'uint8')}\n\n"
         "def none():\n    return []\n\ndef nothing():\n    batches()\n\nsize = 8\n"
+        "def image():\n    return np.zeros((9, 4, 4, 3), 'uint8')\n"
     )
     name = f"{tmp_path / 'earlier.py'}:batches"
     assert status_of("bench", str(raw_data.path), *QUICK, "--json", "--batch-size", "8", *["--against", name] * 2) == 0
     compared = json.loads(capfd.readouterr().out)["against"][name]
     assert 0 < compared["images_per_s"]["median"] <= 400  # a batch of 8 each 20 ms; a busy machine is slower
     assert compared["ratio"]["median"] > 0
+    one_image = ["--against", name.replace("batches", "image")]
+    assert status_of("bench", str(raw_data.path), *QUICK, *one_image) == 1
+    assert "a first batch of 4, and the loader has batches of 8" in capfd.readouterr().err
     for wrong in ("none", "nothing", "size"):
         assert status_of("bench", str(raw_data.path), *QUICK, "--against", name.replace("batches", wrong)) == 1
         assert f"{wrong} gave no batch: it has to be a function" in capfd.readouterr().err

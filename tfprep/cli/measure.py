@@ -99,7 +99,10 @@ def bench_command(folder: str, as_json: bool, html: Path | None, fail_if_waiting
         data = open_data(place)
         split, make = flags["split"] or next(iter(data.splits)), named(flags["model_name"])
         model = ready_model(make, data, split, flags["batch_size"], **model_options)
-    baselines = [Candidate(name, partial(_repeated, name, named(name))) for name in dict.fromkeys(flags["against"])]
+    baselines = [
+        Candidate(name, partial(_repeated, name, named(name), options.batch_size))
+        for name in dict.fromkeys(flags["against"])
+    ]
     result = bench(place, options, baselines=baselines, step_s=step_s)
     trained = None
     if model is not None:
@@ -129,14 +132,21 @@ def _check_given(flags: dict[str, Any]) -> None:
                 raise click.UsageError(f"{option_name} belongs to --{needed.removesuffix('_name')}")
 
 
-def _repeated(name: str, make: Callable[[], Iterable[Any]]) -> Iterator[Any]:
+def _repeated(name: str, make: Callable[[], Iterable[Any]], batch_size: int) -> Iterator[Any]:
     """Yield the batches of one epoch after another, each from a new call."""
+    from tfprep.fields import batch_size_of
+
     while True:
         made = make() if callable(make) else None
         batches: Iterator[Any] = iter(() if made is None else made)
         if (first := next(batches, None)) is None:
             raise LoaderError(
-                f"{name} gave no batch: it has to be a function that returns an iterable of them (is `return` missing?)"
+                f"{name} gave no batch: it has to be a function that returns an iterable of them, a new one in each call "
+                "(is `return` missing?)"
+            )
+        if (count := batch_size_of(first)) != batch_size:  # a single image would count as an image for each of its rows
+            raise LoaderError(
+                f"{name} gave a first batch of {count}, and the loader has batches of {batch_size} (--batch-size)"
             )
         yield first
         yield from batches
