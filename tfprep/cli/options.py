@@ -18,11 +18,16 @@ if TYPE_CHECKING:
 
 
 class _Path(click.Path):
-    """A path; an empty one, of a variable of a shell that is not set, does not name the current folder."""
+    """A path; an empty one, of a variable of a shell that is not set, does not name the current folder.
+
+    A URL is refused where only a local path will do: as a path it would name a folder "s3:" here.
+    """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not value:
             self.fail("it is empty", param, ctx)
+        if self.type is Path and "://" in str(value):
+            self.fail(f"a local path is needed here, not the URL {value!r}", param, ctx)
         return super().convert(value, param, ctx)
 
 
