@@ -26,7 +26,7 @@ from tfprep.fields import RASTER_KINDS, Array, Sample
 from tfprep.inspect.fingerprints import Suspicion
 from tfprep.inspect.leaks import Leaks, Pair, searched_for
 from tfprep.inspect.sheet import contact_sheet, marked_image
-from tfprep.inspect.stats import MOST_INSPECTED, UNITS, DatasetStats, inspected
+from tfprep.inspect.stats import MOST_INSPECTED, UNITS, DatasetStats, counted, inspected
 from tfprep.units import duration, size
 
 _PACKAGE = Path(__file__).parents[1]
@@ -146,7 +146,7 @@ def _class_table(data: Dataset, name: str) -> dict[str, Any]:
         rows = rows[:_COMMON_CLASSES] + rows[-_RARE_CLASSES:]
     return {
         "name": name,
-        "unit": "pixels" if name in data.fields and data.fields[name].kind == "mask" else "samples",
+        "unit": counted(data.fields[name]),
         "splits": list(by_split),
         "largest": max((share for row in rows for share in row["shares"]), default=0) or 1,
         "rows": rows,

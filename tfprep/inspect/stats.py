@@ -15,7 +15,7 @@ from PIL import Image
 from tfprep.dataset import Dataset
 from tfprep.dataset.names import REJECTS
 from tfprep.errors import DatasetError
-from tfprep.fields import Array
+from tfprep.fields import Array, FieldSpec
 from tfprep.storage.urls import read_file
 
 BINS = 24
@@ -30,6 +30,13 @@ def inspected(samples: int, most: int) -> list[int]:
     count = min(samples, MOST_INSPECTED)
     rows: list[int] = np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int)).tolist()
     return rows if count else []
+
+
+def counted(spec: FieldSpec) -> str:
+    """Return what the class counts of a field are numbers of; a list of labels, as of boxes, may hold a class several times."""
+    if spec.kind == "mask":
+        return "pixels"
+    return "labels" if spec.shape and not spec.dtype.startswith("float") else "samples"
 
 
 @dataclass(frozen=True)
