@@ -108,7 +108,7 @@ def report_page(data: Dataset, stats: DatasetStats, leaks: Leaks | None, facts: 
         ],
         fields=[
             (name, info.spec.kind, info.spec.dtype, info.spec.sides, str(info.codec.get("codec", "")))
-            for name, info in data.manifest.fields.items()
+            for name, info in data.infos.items()
         ],
         statistics=[
             (name, *(", ".join(f"{value:.2f}" for value in values) for values in (one.mean, one.std)))
