@@ -39,7 +39,7 @@ _SHEET_SAMPLES, _SHEET_VARIANTS, _PANEL_PX = 4, 4, 112
 
 
 def render(template: str, **values: Any) -> str:
-    """Return the page of a template, such as `bench/page.html.j2`, which is given by its path in the package.
+    """Return the page of a template, such as `inspect/pages/report.html.j2`, which is given by its path in the package.
 
     `values` are the names that it uses; any other name in it is an error.
     """

@@ -246,6 +246,9 @@ def _working(count: Mapping[str, float], read_s: float, decode_s: float, cpus: i
         advice += ", or give the job more processors"
         if threads < cpus:
             advice = f"Raise threads: {threads:.0f} of {cpus} processors decode"
+        if 0 < count["cache_capacity"] < count["cache_of"]:
+            share = count["cache_capacity"] / count["cache_of"]
+            advice = f"Raise memory_budget: the cache has room for {share:.0%} of the records"
         return Cause("decode", f"{decoding} {busy}", advice)
     if requests:
         text = f"fetching {busy}; {requests:,.0f} requests brought {size(count['bytes_fetched'])}"
