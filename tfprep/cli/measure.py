@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -22,7 +22,6 @@ from tfprep.optional import require_package
 
 if TYPE_CHECKING:
     from tfprep.bench.forms import FormTable
-    from tfprep.builder import BuildSummary
 
 
 @click.command("bench")
@@ -209,16 +208,12 @@ def doctor_command(folder: str, as_json: bool) -> int:
     return int(problems > 0)
 
 
-Say: TypeAlias = Callable[[str], Any]
-
-
 @click.command("demo")
 @option("--out", type=PATH, default="tfprep-demo", help="Folder for everything that the demo makes.")
 @option("--scenes", type=click.IntRange(20), default=240, help="Number of training images to make.")
 @option("--steps", type=click.IntRange(20), default=400, help="Number of training steps.")
 @option("--only-data", is_flag=True, help="Make photos with masks, and photos in class folders, and stop.")
-@option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-def demo_command(out: Path, scenes: int, steps: int, only_data: bool, as_json: bool) -> None:
+def demo_command(out: Path, scenes: int, steps: int, only_data: bool) -> None:
     """Make photos with masks, build a dataset with click maps and variants, draw it, train on it, and compare loading rates.
 
     The demo takes about two minutes on two cores. All files stay in the output folder.
@@ -229,80 +224,77 @@ def demo_command(out: Path, scenes: int, steps: int, only_data: bool, as_json: b
 
     raw, built, picture = out / "raw", out / "built", out / "sheet.png"
     started = time.monotonic()
-    say: Say = (lambda line: None) if as_json else text.echo
     if only_data:
         objects = out / "objects"
-        counts = {"scenes": _make(raw, scenes, say), "objects": write_objects(objects, scenes)}
-        say(f"   {counts['objects']} photos of one object, in a folder for each class, in {objects}")
-        if as_json:
-            text.print_json({**counts, "scenes_folder": raw, "objects_folder": objects})
+        _make(raw, scenes)
+        text.echo(f"   {write_objects(objects, scenes)} photos of one object, in a folder for each class, in {objects}")
         return
     require_package("tensorflow", "tfprep demo")
-    _make(raw, scenes, say)
-    summary = _build(raw, built, say)
+    _make(raw, scenes)
+    _build(raw, built)
     contact_sheet(open_dataset(built), samples=8).save(picture)
-    say(f"3. Contact sheet: {picture}")
+    text.echo(f"3. Contact sheet: {picture}")
     text.start_tensorflow()
-    learned = _train(built, steps, say, quiet=as_json)
-    rates = _compare(raw, built, say)
-    say(f"The demo took {units.duration(time.monotonic() - started)}. See {picture}. Next: tfprep init YOUR_FOLDER")
-    if as_json:
-        text.print_json({"build": asdict(summary), "training": learned, "rates": rates, "sheet": picture})
+    _train(built, steps)
+    _compare(raw, built)
+    text.echo(
+        f"The demo took {units.duration(time.monotonic() - started)}. See {picture}. Next: tfprep init YOUR_FOLDER"
+    )
 
 
-def _make(raw: Path, scenes: int, say: Say) -> int:
+def _make(raw: Path, scenes: int) -> None:
     from tfprep.demo.scenes import write_scenes
 
-    say("1. Making photos (JPEG) and masks (PNG)")
+    text.echo("1. Making photos (JPEG) and masks (PNG)")
     count = write_scenes(raw, {"train": scenes, "val": max(10, scenes // 4)})
-    say(f"   {count} scenes with leaves, stars and stones in {raw}")
-    return count
+    text.echo(f"   {count} scenes with leaves, stars and stones in {raw}")
 
 
-def _build(raw: Path, built: Path, say: Say) -> BuildSummary:
+def _build(raw: Path, built: Path) -> None:
     from tfprep.builder import build
     from tfprep.demo.recipe import RECIPE
 
-    say("2. Building: each photo is decoded once and becomes four variants with click maps (without TensorFlow)")
+    text.echo("2. Building: each photo is decoded once and becomes four variants with click maps (without TensorFlow)")
     summary = build(RECIPE, built, raw)
     if summary.built_samples:
         how = f"in {units.duration(summary.seconds)}: {summary.records / summary.seconds:,.0f} records/s"
     else:
         how = "were up to date"
-    say(f"   {units.number(summary.records, 'record')} ({units.size(summary.bytes)}) {how}")
-    return summary
+    text.echo(f"   {units.number(summary.records, 'record')} ({units.size(summary.bytes)}) {how}")
 
 
-def _train(built: Path, steps: int, say: Say, quiet: bool) -> dict[str, float]:
+def _train(built: Path, steps: int) -> None:
     from tqdm import tqdm
 
     from tfprep.demo.train import BATCH, train
     from tfprep.load import open as open_data
 
-    say(
+    text.echo(
         f"4. Training a small network for {steps} steps, batch size {BATCH}: RGB and two click maps to the mask of leaves"
     )
-    with tqdm(total=steps, unit=" steps", disable=quiet or None, leave=False) as bar:
+    with tqdm(total=steps, unit=" steps", disable=None, leave=False) as bar:
         learned = train(open_data(built), steps, lambda step, loss: bar.update())
-    say(
+    text.echo(
         f"   loss {learned['first_loss']:.3f} at the start, {learned['last_loss']:.3f} at the end; "
         f"IoU on validation scenes {learned['held_out_iou']:.2f}"
     )
-    return learned
 
 
-def _compare(raw: Path, built: Path, say: Say) -> dict[str, float]:
-    """Images per second of the loader, and of the same recipe computed during training, measured in turns."""
+def _compare(raw: Path, built: Path) -> None:
+    """Print images per second of the loader, and of the same recipe computed during training, measured in turns."""
     from tfprep.bench.rounds import Budget, Candidate, compare
     from tfprep.bench.training import loader_candidate, on_the_fly
     from tfprep.demo.recipe import RECIPE
     from tfprep.demo.train import BATCH
     from tfprep.load import open as open_data
 
-    say("5. Comparing: the same batches computed on the fly (tf.data and tf.py_function), and loaded from the dataset")
+    text.echo(
+        "5. Comparing: the same batches computed on the fly (tf.data and tf.py_function), and loaded from the dataset"
+    )
     on_fly = Candidate("on_the_fly", lambda: iter(on_the_fly(RECIPE, raw, "train", BATCH)))
     rounds = compare([on_fly, loader_candidate(open_data(built), "train", BATCH, seed=0)], Budget(3, 2.0))
     rates = {name: rounds.images_per_s(name).median for name in ("on_the_fly", "tfprep")}
     ratio = rounds.ratio("tfprep", "on_the_fly").median
-    say(f"   on the fly {rates['on_the_fly']:,.0f} images/s, tfprep {rates['tfprep']:,.0f} images/s: {ratio:.0f} times")
-    return {**rates, "ratio": ratio}
+    text.echo(
+        f"   on the fly {rates['on_the_fly']:,.0f} images/s, tfprep {rates['tfprep']:,.0f} images/s: {ratio:.0f} times"
+    )

@@ -100,7 +100,7 @@ def verdict_of(spent: Sample, wait_share: float) -> Verdict | None:
         spent: What passed in the time (`Sample.since`), waits included.
         wait_share: The share of waiting for input, from 0 to 1, above which the input limits.
     """
-    if (share := spent.wait_share) is None:
+    if (share := spent.waits.share) is None:
         return None
     of_step = _step_causes(spent, share)
     if share > wait_share:

@@ -273,11 +273,6 @@ class Sample:
     compile_s: float = 0.0
     pipeline: Pipeline = field(default_factory=Pipeline)
 
-    @property
-    def wait_share(self) -> float | None:
-        """The share of the training time that was spent waiting for input, from 0 to 1; None if no such time passed."""
-        return self.waits.share
-
     def since(self, before: Sample) -> Sample:
         """Return what has passed since an earlier moment in place of every total."""
         stages = {stage.name: stage for stage in before.stages}
