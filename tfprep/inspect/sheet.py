@@ -174,7 +174,10 @@ def _marked(image: ImageArray, fields: Mapping[str, FieldSpec], sample: Mapping[
                 class_colors(np.asarray(sample[labels]).tolist()) if labels else np.full((len(boxes), 3), (255, 220, 0))
             )
             for (x0, y0, x1, y1), color in zip(boxes, colors.tolist(), strict=True):
-                cv2.rectangle(marked, (int(x0), int(y0)), (int(x1), int(y1)), color, radius // 2)
+                corners = (int(x0), int(y0)), (int(x1), int(y1))
+                if not any(color):  # class 0 would not show on a dark photo
+                    cv2.rectangle(marked, *corners, (255, 255, 255), radius // 2 + 2)
+                cv2.rectangle(marked, *corners, color, radius // 2)
         elif spec.kind == "points":
             points = _drawable(sample[name])
             for point in points.reshape(-1, points.shape[-1]):
