@@ -12,6 +12,7 @@ named by its stage, and that of a loader before a `.map` is not known.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import struct
@@ -20,7 +21,7 @@ import weakref
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from tfprep.limits import CpuTimes
 from tfprep.records import frame
@@ -28,6 +29,7 @@ from tfprep.records.example import varint
 from tfprep.train.backend import is_tensor_iterator
 from tfprep.train.monitor.waits import Waits
 
+_LOG = logging.getLogger("tfprep.train")
 _PYTHON_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 _WITHOUT_MODEL: weakref.WeakSet[Any] = weakref.WeakSet()
 """Iterators for which TensorFlow has no model. It logs an error for each request of one."""
@@ -324,7 +326,8 @@ class InputLog:
         # TensorBoard reads the files of a folder in the order of their names, and so of their times.
         name = f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}"
         self._events = (folder / "input" / name).open("wb")
-        self._lines = (folder / "input.jsonl").open("a", encoding="utf-8")
+        self._lines = (folder / "input.jsonl").open("ab")
+        self._failed = False
         self._write_event(_bytes(3, b"brain.Event:2"))
 
     def sample(self, sample: Sample) -> None:
@@ -345,12 +348,19 @@ class InputLog:
         self._lines.close()
 
     def _write_line(self, line: dict[str, Any]) -> None:
-        self._lines.write(json.dumps(line) + "\n")
-        self._lines.flush()
+        self._write(self._lines, f"{json.dumps(line)}\n".encode())
 
     def _write_event(self, content: bytes) -> None:
-        self._events.write(frame(varint(1 << 3 | 1) + struct.pack("<d", time.time()) + content))
-        self._events.flush()
+        self._write(self._events, frame(varint(1 << 3 | 1) + struct.pack("<d", time.time()) + content))
+
+    def _write(self, file: BinaryIO, content: bytes) -> None:
+        if not self._failed:
+            try:
+                file.write(content)
+                file.flush()
+            except OSError as error:  # a monitor never ends a training, and would say so in each sample
+                self._failed = True
+                _LOG.warning("InputMonitor: %s cannot be written (%s), and is not continued", file.name, error)
 
 
 # --- protocol buffers: a field has its number and its wire type, 1 for a double, 2 for bytes, 5 for a float
