@@ -167,19 +167,13 @@ def _forms(recipe: Path, as_json: bool, flags: dict[str, Any]) -> int:
 
 def _form_lines(forms: FormTable) -> Iterator[str]:
     yield f"{units.number(forms.samples, 'sample')}, predicted from a sample of {forms.measured_on:,}:"
-    rows = [
-        (
-            prediction.form,
-            f"{prediction.images_per_s:,.0f}",
-            units.size(prediction.disk_bytes),
-            units.duration(prediction.build_s),
-        )
-        for prediction in forms.predictions
-    ]
-    yield text.table([("form", "images/s", "disk", "build"), *rows])
+    rows = [("form", "images/s", "disk", "build")]
+    for form in forms.predictions:
+        rows.append((form.form, f"{form.images_per_s:,.0f}", units.size(form.disk_bytes), units.duration(form.build_s)))
+    yield text.table(rows)
     yield "The smallest form that is faster than your training step is the one to store."
     yield from (f"left out: {name}: {why}" for name, why in forms.left_out.items())
-    if any(prediction.disk_bytes > memory_limit() for prediction in forms.predictions):
+    if any(form.disk_bytes > memory_limit() for form in forms.predictions):
         yield "note: a form that is larger than the memory is read at most at the rate of the disk"
     if forms.busy:
         yield f"note: {forms.busy}"
