@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @option("--order", type=click.Choice(["global", "sequential"]), help="Loader option order.")
 @option("--cache", type=click.Choice(["auto", "decoded", "none"]), help="Loader option cache.")
 @option("--step-ms", type=POSITIVE, help="Compare with a training step of this length, in milliseconds.")
-@option("--model", "model_name", metavar="MODULE:NAME",
+@option("--model", "model_name", metavar="FILE:NAME",
         help="Train your model: a function that returns a compiled Keras model.")  # fmt: skip
 @option("--inputs", help="Loader option inputs, for --model; comma-separated fields are stacked (image,clicks).")
 @option("--targets", help="Loader option targets, for --model.")
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 @option(
     "--against",
     multiple=True,
-    metavar="MODULE:NAME",
+    metavar="FILE:NAME",
     help="Compare with your own input pipeline: a function that returns an iterable of batches, of --batch-size samples each. "
     "Repeatable.",
 )
