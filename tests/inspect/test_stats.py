@@ -56,7 +56,7 @@ def test_distributions_are_those_of_the_stored_pictures(built):
     assert stats.distributions["width"]["train"].quartiles == (64,) * 5
     (sample,) = stats.rejected
     assert (sample.count, sample.stage, sample.field) == (1, "decode", "image")
-    assert sample.keys == ("train/a/99.jpg.png",)
+    assert sample.files == ("train/a/99.jpg.png",)
 
 
 def test_few_samples_are_read_if_few_are_asked_for(built):
