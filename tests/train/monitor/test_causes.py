@@ -58,7 +58,7 @@ CASES = [
     ("fetch", {"readers": _reader(read_s=18.0, requests=40.0)}, "40 requests", "local disk", "faster disk"),
     ("fetch", {"readers": _reader(decode_s=4.0, idle_s=18.0, requests=9.0)}, "s waiting", "local disk", "codec"),
     ("decode", {"readers": _reader(decode_s=18.0)}, "18.0 s decoding on 2 threads", "tfprep bench --forms", "Raise threads"),
-    ("decode", {"readers": _reader(decode_s=18.0, ops=1.0)}, "decoding and computing ops on 2", "to the recipe", "--forms"),
+    ("decode", {"readers": _reader(decode_s=18.0, ops=1.0)}, "decoding with ops on 2", "to the recipe", "--forms"),
     ("decode", {"readers": _reader(decode_s=9.0, threads=1.0)}, "on 1 thread", "Raise threads: 1 of 2", "--forms"),
     ("decode", {"readers": _reader(decode_s=18.0, **{**CACHE, "cache_of": 900.0})}, "", "the cache has room for 67%", "codec"),
     ("copy", {"readers": _reader(records_read=0.0, records_cached=500.0)}, "from its cache", "fields", "uint8"),

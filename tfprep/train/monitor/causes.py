@@ -236,7 +236,7 @@ def _working(count: Mapping[str, float], read_s: float, decode_s: float, cpus: i
     """Tell reading, fetching and decoding apart, by the seconds that the loader's threads spent on them."""
     threads, requests = count["threads"], count["requests"]
     what = "waiting for what is fetched" if requests else "reading"
-    decoding = "decoding and computing ops" if count["ops"] else "decoding"
+    decoding = "decoding with ops" if count["ops"] else "decoding"
     busy = f"limits: the loader's threads spent {read_s:.1f} s {what} and {decode_s:.1f} s {decoding} "
     busy += f"on {number(int(threads), 'thread')}"
     if read_s <= decode_s:
