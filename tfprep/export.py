@@ -83,21 +83,19 @@ def export(
     with whole_folder(out) as folder:
         for split in splits:
             _WRITERS[to](data, split, variant, folder)
-    return ExportSummary(
-        {split: data.splits[split].samples for split in splits}, tuple(_left_out(data, to, variant, chosen, splits))
-    )
+    samples = {split: chosen[split].samples for split in splits}
+    return ExportSummary(samples, tuple(_left_out(data, to, variant, chosen)))
 
 
-def _left_out(
-    data: Dataset, to: Format, variant: int, chosen: Mapping[str, SplitInfo], splits: list[str]
-) -> Iterator[str]:
+def _left_out(data: Dataset, to: Format, variant: int, chosen: Mapping[str, SplitInfo]) -> Iterator[str]:
     for split, info in chosen.items():
-        if split not in splits:
+        if variant >= info.variants:
             yield f"split {split}: it has no variant {variant}"
-        elif info.variants > 1:
+            continue
+        if info.variants > 1:
             yield f"split {split}: {number(info.variants - 1, 'other variant')}; --variant N exports another"
         for group, entry in data.manifest.groups.items():
-            if split in splits and variant >= entry.variants.get(split, 0):
+            if variant >= entry.variants.get(split, 0):
                 yield f"added fields {group}: variant {variant} of split {split} has none"
     for name in data.manifest.classes:
         spec = data.fields.get(name)

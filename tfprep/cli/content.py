@@ -137,9 +137,7 @@ def show_command(
     try:
         sheet.save(content, _PICTURES[path.suffix.lower()])
     except OSError as error:
-        raise click.BadParameter(
-            f"{sheet.width} x {sheet.height} pixels are too many for {path.name}; name a .png"
-        ) from error
+        raise click.BadParameter(f"{path.name} would have more than 65,500 pixels a side; name a .png") from error
     path.parent.mkdir(parents=True, exist_ok=True)
     durable_write(path, content.getvalue())
     text.echo(f"{path}: {sheet.width} x {sheet.height} pixels")

@@ -201,9 +201,9 @@ class StageTotals:
 def slowest(spent: tuple[Stage, ...], least_s: float = 0.0) -> Stage | None:
     """Return the stage of tf.data that spent the most time in its own code for each of its threads, at least `least_s` in all.
 
-    TensorFlow forgets the work of a stage whose iterator has ended, and counts that of an element when the element is done.
+    TensorFlow forgets the work of a stage whose iterator has ended, and counts that of an element when the element is done. A
+    prefetch has no work of its own.
     """
-    # a prefetch has no work of its own
     working = [stage for stage in spent if stage.kind != "Prefetch" and stage.busy_s >= least_s]
     return max(working, key=lambda stage: stage.busy_s / stage.parallelism, default=None)
 
