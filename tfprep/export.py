@@ -18,7 +18,7 @@ import io
 import json
 import re
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import groupby, islice
@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tfprep.dataset import Dataset
+from tfprep.dataset import Dataset, SplitInfo
 from tfprep.errors import DatasetError
 from tfprep.fields import RASTER_KINDS, Array, FieldSpec
 from tfprep.images import encode_png, file_orientation
@@ -57,7 +57,9 @@ class ExportSummary:
     left_out: tuple[str, ...]
 
 
-def export(data: Dataset, out: Path, to: Format, *, variant: int = 0) -> ExportSummary:
+def export(
+    data: Dataset, out: Path, to: Format, *, variant: int = 0, splits: Sequence[str] | None = None
+) -> ExportSummary:
     """Write a dataset in another format.
 
     Args:
@@ -65,6 +67,7 @@ def export(data: Dataset, out: Path, to: Format, *, variant: int = 0) -> ExportS
         out: A folder, which is missing or empty. It appears whole, or not at all.
         to: The format.
         variant: The variant to export. Splits that do not have it are left out.
+        splits: The splits to export; None for all.
 
     Raises:
         DatasetError: A record cannot be read, the folder is not empty, or the format cannot hold such a dataset at all.
@@ -73,25 +76,26 @@ def export(data: Dataset, out: Path, to: Format, *, variant: int = 0) -> ExportS
         raise DatasetError(f"{out} is a file; export into a new folder")
     if out.exists() and any(out.iterdir()):
         raise DatasetError(f"{out} is not empty; export into a new folder")
-    splits = [name for name, info in data.splits.items() if variant < info.variants]
+    chosen = {name: data.split(name) for name in (data.splits if splits is None else splits)}
+    splits = [name for name, info in chosen.items() if variant < info.variants]
     if not splits:
-        raise DatasetError(f"no split of {data.path} has a variant {variant}")
+        raise DatasetError(f"{data.path}: no split of {', '.join(chosen) or 'none'} has a variant {variant}")
     with whole_folder(out) as folder:
         for split in splits:
             _WRITERS[to](data, split, variant, folder)
-    return ExportSummary(
-        {split: data.splits[split].samples for split in splits}, tuple(_left_out(data, to, variant, splits))
-    )
+    samples = {split: chosen[split].samples for split in splits}
+    return ExportSummary(samples, tuple(_left_out(data, to, variant, chosen)))
 
 
-def _left_out(data: Dataset, to: Format, variant: int, splits: list[str]) -> Iterator[str]:
-    for split, info in data.splits.items():
-        if split not in splits:
+def _left_out(data: Dataset, to: Format, variant: int, chosen: Mapping[str, SplitInfo]) -> Iterator[str]:
+    for split, info in chosen.items():
+        if variant >= info.variants:
             yield f"split {split}: it has no variant {variant}"
-        elif info.variants > 1:
+            continue
+        if info.variants > 1:
             yield f"split {split}: {number(info.variants - 1, 'other variant')}; --variant N exports another"
         for group, entry in data.manifest.groups.items():
-            if split in splits and variant >= entry.variants.get(split, 0):
+            if variant >= entry.variants.get(split, 0):
                 yield f"added fields {group}: variant {variant} of split {split} has none"
     for name in data.manifest.classes:
         spec = data.fields.get(name)

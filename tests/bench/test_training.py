@@ -57,6 +57,7 @@ def test_a_model_is_fitted(jpeg_data, models, capfd, slow_reads, read_s, status)
     assert found == status
     found = json.loads(text)["model"]
     assert found["batches"] >= 10
+    assert found["window_s"] >= 1.0, "as long as asked for, without the traces and the start of the loader"
     assert 0 <= found["p50_ms"] <= found["p99_ms"]
     if status:
         assert found["share"] > 0.5
@@ -82,7 +83,7 @@ def test_a_step_beside_the_loader(raw_data, slow_reads, step_s, read_s, cause, t
 @pytest.mark.parametrize(
     ("name", "targets", "message"),
     [
-        ("another_shape", "label", "elements of the loader, (uint8 [8, 48, 48, 3], int64 [8])"),
+        ("another_shape", "label", "int64 [8]): Input 0 with name"),
         ("small", None, "choose them with --inputs and --targets"),
         ("not_compiled", "label", "the model is not compiled; call model.compile"),
         ("nothing", "label", "returned nothing (None); it should return a compiled Keras model (is `return` missing?)"),

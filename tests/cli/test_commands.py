@@ -175,6 +175,18 @@ def test_show(run, succeed, built, tmp_path):
     assert (built.parent / "out-sheet.png").exists()
 
 
+def test_a_sheet_that_is_interrupted_leaves_the_one_before(run, built, tmp_path, monkeypatch):
+    def half(self, file, *_):
+        (file.open("wb") if isinstance(file, Path) else file).write(b"half")
+        raise KeyboardInterrupt
+
+    path = tmp_path / "x.png"
+    path.write_bytes(b"before")
+    monkeypatch.setattr(Image.Image, "save", half)
+    assert run("show", built, "--out", path)[0] == 130
+    assert path.read_bytes() == b"before"
+
+
 def test_the_picture_of_imported_records_is_beside_their_folder(run, indexed):
     assert run("show", indexed)[0] == 0
     assert indexed.with_name("indexed-sheet.png").exists()
@@ -281,6 +293,9 @@ def suggestion(option, *possibilities):
         (["--vresion"], 2, suggestion("--vresion", "--version")),
         (["show", "nowhere"], 1, "does not exist"),
         (["show", "{photos}"], 1, "`tfprep init` writes a recipe for raw images"),
+        (["show", "nowhere", "--out", "x.ico"], 2, "a sheet is a .png or a .jpg, not 'x.ico'"),
+        (["show", "nowhere", "--out", "s3://bucket/x.png"], 2, "a local path is needed here, not the URL 's3://bucket"),
+        (["export", "nowhere", "--to", "parquet", "--out", "gs://bucket/x"], 2, "a local path is needed here"),
     ],
 )
 def test_exit_codes_and_messages(run, recipe, photos, args, status, message):
@@ -384,8 +399,8 @@ def test_an_error_with_json_is_json(run, tmp_path):
 
 
 def test_demo_makes_data_for_tutorials(succeed, tmp_path):
-    out = succeed("demo", "--only-data", "--out", tmp_path, "--scenes", 20, "--json")
-    assert json.loads(out)["objects"] == 20
+    out = succeed("demo", "--only-data", "--out", tmp_path, "--scenes", 20)
+    assert "20 photos of one object, in a folder for each class" in out
     masks = sorted((tmp_path / "raw" / "train" / "masks").iterdir())
     assert len(masks) == len(list((tmp_path / "raw" / "train" / "images").iterdir())) == 20
     assert {int(value) for path in masks for value in np.unique(Image.open(path))} == {0, 1, 2, 3}

@@ -222,6 +222,8 @@ def test_boxes_have_the_color_of_their_class_and_the_sheet_its_name(generated):
     marked = marked_image(data, next(data.samples("train")))
     assert (marked[4, 4:20] == class_colors([1])).all()
     assert (marked[6, 30:44] == class_colors([2])).all()
+    dark = {**next(data.samples("train")), "image": np.zeros((32, 48, 3), np.uint8), "box_labels": np.array([0, 1])}
+    assert (marked_image(data, dark)[3, 4:20] == 255).all(), "class 0 is black, and shows on a dark photo"
 
 
 def test_the_legend_says_which_of_two_fields_has_a_class(generated, monkeypatch):

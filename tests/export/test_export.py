@@ -251,6 +251,10 @@ def test_class_names_of_several_labels_are_named_where_they_are_left_out(make_da
 def test_what_is_left_out_is_named_and_other_variants_can_be_exported(photos, tmp_path, capsys):
     assert status_of("export", photos.path, "--to", "parquet", "--out", tmp_path / "out", "--json") == 0
     assert json.loads(capsys.readouterr().out)["samples"] == {"train": 50, "val": 11}
+    chosen = ["--split", "val", "--out", tmp_path / "val"]
+    assert status_of("export", photos.path, "--to", "parquet", *chosen) == 0
+    assert capsys.readouterr().out.startswith(f"{tmp_path / 'val'}: 11 samples of val")
+    assert {path.name.split("-")[1] for path in (tmp_path / "val").iterdir()} == {"val"}
     data = open_dataset(photos.path)
     summary = export(data, tmp_path / "one", "parquet", variant=1)
     assert summary.samples == {"train": 50}

@@ -1,7 +1,6 @@
 """Statistics against pictures whose brightness, objects and masks are known."""
 
 import json
-import re
 
 import cv2
 import numpy as np
@@ -15,8 +14,9 @@ from tests.photos import natural, save
 from tfprep import codecs, sources
 from tfprep.dataset import open_dataset
 from tfprep.errors import DatasetError
+from tfprep.fields import FieldSpec
 from tfprep.inspect.sheet import contact_sheet
-from tfprep.inspect.stats import statistics_of
+from tfprep.inspect.stats import counted, statistics_of
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_distributions_are_those_of_the_stored_pictures(built):
     assert stats.distributions["width"]["train"].quartiles == (64,) * 5
     (sample,) = stats.rejected
     assert (sample.count, sample.stage, sample.field) == (1, "decode", "image")
-    assert sample.keys == ("train/a/99.jpg.png",)
+    assert sample.files == ("train/a/99.jpg.png",)
 
 
 def test_few_samples_are_read_if_few_are_asked_for(built):
@@ -65,6 +65,32 @@ def test_few_samples_are_read_if_few_are_asked_for(built):
     assert stats.measured == {"train": 2, "val": 2}
     assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert stats.distributions["height"]["train"].count == 9
+
+
+@pytest.mark.parametrize(
+    ("spec", "unit"),
+    [
+        (FieldSpec("mask", (None, None), "uint8"), "pixels"),
+        (FieldSpec("label", (), "int64"), "samples"),
+        (FieldSpec("label", (3,), "float32"), "samples"),  # 1 for each class of the sample
+        (FieldSpec("label", (None,), "int64"), "labels"),  # of boxes: a class may occur several times
+    ],
+)
+def test_what_class_counts_are_numbers_of(spec, unit):
+    assert counted(spec) == unit
+
+
+def test_a_text_of_two_lines_is_drawn_in_one(make_dataset):
+    sheets = []
+    for text in ("one two", "one\n two"):
+        made = make_dataset(
+            samples={"train": 1},
+            make=lambda *_, text=text: {"image": np.full((24, 32, 3), 7, np.uint8), "text": text},
+            codec={"image": codecs.Png(), "text": codecs.Text()},
+            kinds={"image": "image", "text": "text"},
+        )
+        sheets.append(np.asarray(contact_sheet(open_dataset(made.path))))
+    np.testing.assert_array_equal(*sheets)
 
 
 def test_boxes_are_measured(make_dataset):
@@ -122,16 +148,7 @@ def test_only_a_dataset_without_pictures_has_no_duplicates(make_dataset, capsys,
     assert ("wrong checksum" in result["error"]["message"]) if is_damaged else (result["duplicates"] is None)
 
 
-# --- in a notebook ----------------------------------------------------------------------------------------------------
-
-
-def test_a_notebook_shows_splits_fields_and_six_pictures(photos):
-    data = tfprep.open(photos.path)
-    html = data._repr_html_()
-    assert len(re.findall(r'<img alt="a sample" src="data:image/jpeg;base64,[\w+/=]+">', html)) == 6
-    for cell in ("train", "50", "image", "uint8", *data.fields):
-        assert f">{cell}</td>" in html
-    assert "<script" not in html
+# --- opened datasets --------------------------------------------------------------------------------------------------
 
 
 def test_a_split_by_name_has_a_length_loaders_and_a_picture(photos):

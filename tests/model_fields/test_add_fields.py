@@ -226,6 +226,8 @@ def test_the_command_reports(plain, capsys):
     assert summary["published"]
     assert 0 < summary["model_s"] < summary["seconds"]
     assert "train x 2, val x 1 (by score)" in run("info", plain.out)
+    run("stats", plain.out, "--html", plain.root / "stats.html")
+    assert "<td>score</td>" in (plain.root / "stats.html").read_text()
     assert "removed score" in run("fields", "remove", plain.out, "score")
 
 

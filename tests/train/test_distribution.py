@@ -42,7 +42,7 @@ callbacks = [monitor, RetraceGuard()]
 model.fit(train, steps_per_epoch=5, epochs=2, verbose=0, shuffle=False, callbacks=callbacks)
 last = monitor.samples[-1]
 train.close()
-print(json.dumps({"seen": seen, "shares": shares, "step": last.step, "share": last.wait_share}))
+print(json.dumps({"seen": seen, "shares": shares, "step": last.step, "share": last.waits.share}))
 """
 
 

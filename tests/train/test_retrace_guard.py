@@ -57,6 +57,19 @@ def test_traces_in_the_warm_up_are_allowed(tf):
         guarded(tf.ones([size]))
 
 
+def test_the_first_trace_of_each_model_is_allowed(tf):
+    """As in a cross-validation, which makes a model for each fold."""
+    guard, data = train.RetraceGuard(), tf.data.Dataset.from_tensors((tf.ones([4, 8]), tf.ones([4, 1]))).repeat(4)
+    for _ in range(2):
+        model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model.fit(data, verbose=0, shuffle=False, callbacks=[guard])
+    assert not guard.retraces
+    model.compile("sgd", "mse")
+    with pytest.raises(RetraceError, match="compiled again"):
+        model.fit(data, verbose=0, shuffle=False, callbacks=[guard])
+
+
 def test_functions_of_one_name_are_not_compared(tf):
     guard = train.RetraceGuard(warmup_steps=1)
     one, other = (guard.watch(tf.function(lambda x: x + 1)) for _ in range(2))

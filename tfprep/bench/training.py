@@ -6,6 +6,7 @@ A step that sleeps takes time but no CPU, like a step on an accelerator.
 
 from __future__ import annotations
 
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 
 TOLERATED = 0.05
 """The share of the time that a training may wait for input while the step still counts as what limits."""
-_TRIED = 10
-"""Steps at least; with a model, also those whose time tells how many fill the seconds."""
+_TRIED, _MOST_STEPS = 10, 10**9
+"""The least and the largest number of steps of a training."""
 _SETTLE_STEPS = 5
 """Steps that do not count, beside those of the batches that the loader has prefetched: they would hide what limits."""
 
@@ -141,14 +142,22 @@ def train_with_model(
     Raises:
         LoaderError: If the model does not accept the loader's elements.
     """
+    import keras
+
+    ends_at: list[float] = []
+
+    def stop(batch: int, logs: Any) -> None:
+        if not ends_at:  # the first step, which traces, does not count
+            ends_at.append(time.perf_counter() + seconds)
+        elif batch >= _TRIED and time.perf_counter() > ends_at[0]:
+            model.stop_training = True
+
     with (
         closing(data.loader(split, batch_size=batch_size, **{"training": True, **options}).repeat()) as loader,
         _monitor(tolerated) as monitor,
     ):
-        started = time.perf_counter()
-        _fit(model, loader, _TRIED)
-        steps = max(_TRIED, int(seconds * _TRIED / (time.perf_counter() - started)))
-        _fit(model, loader, steps + 1, monitor)  # the first step does not count: buffers fill
+        _fit(model, loader, _SETTLE_STEPS + int(loader.stats["prefetch"]))
+        _fit(model, loader, _MOST_STEPS, monitor, keras.callbacks.LambdaCallback(on_train_batch_end=stop))
     return _verdict(monitor)
 
 
@@ -175,8 +184,10 @@ def _kind(value: Any) -> str:
 
 
 def _first(error: BaseException) -> str:
-    """The first line that is not empty."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    """The first line that is not empty, after Keras's own, which says where."""
+    lines = [line.strip() for line in re.sub(r"\x1b\[\d*m", "", str(error)).splitlines() if line.strip()]
+    told = (line for line in lines if not line.startswith("Exception encountered when calling "))
+    return next(told, str(error) or type(error).__name__)
 
 
 def _structure(spec: Any) -> str:

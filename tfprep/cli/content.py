@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import struct
+import io
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain
@@ -94,16 +94,20 @@ def _fields(manifest: Manifest) -> str:
 
 
 def _classes(manifest: Manifest) -> str:
-    """The number of samples of each class of a label, or of pixels of each class of a mask."""
+    """The counts of each class of labels and masks."""
+    from tfprep.inspect.stats import counted
+
     tables = []
     for name, counts in manifest.class_counts.items():
-        unit = "pixels" if manifest.fields[name].spec.kind == "mask" else "samples"
-        rows: list[tuple[object, ...]] = [(f"{name} ({unit})", *counts)]
+        rows: list[tuple[object, ...]] = [(f"{name} ({counted(manifest.fields[name].spec)})", *counts)]
         classes = manifest.classes[name]
         rows += [(label, *(of_split[n] for of_split in counts.values())) for n, label in enumerate(classes)]
         more = f"\n  ... and {len(classes) - _MOST_CLASSES} more" if len(classes) > _MOST_CLASSES else ""
         tables.append(text.table(rows[: _MOST_CLASSES + 1]) + more)
     return "\n".join(tables)
+
+
+_PICTURES = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
 
 
 @click.command("show")
@@ -120,19 +124,22 @@ def show_command(
     """Draw samples of the dataset in FOLDER (a path or a URL): a row per sample, with its variants, masks and maps in columns."""
     from tfprep.dataset import open_dataset
     from tfprep.inspect.sheet import contact_sheet
-    from tfprep.storage.urls import is_remote
+    from tfprep.storage.urls import durable_write, is_remote
 
+    if out is not None and out.suffix.lower() not in _PICTURES:
+        raise click.BadParameter(f"a sheet is a .png or a .jpg, not {out.name!r} (--out)")
     data = open_dataset(folder)
     sheet = contact_sheet(data, split, samples=samples, variants=variants, panel_px=panel_px)
     if out is None and is_remote(data.path):
         out = Path(f"{data.path.name}-sheet.png")
     here = Path(folder.removeprefix("file://")).resolve()  # not `data.path`: an index is a folder beside its shards
-    path = out or here.parent / f"{here.name}-sheet.png"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path, content = out or here.parent / f"{here.name}-sheet.png", io.BytesIO()
     try:
-        sheet.save(path)
-    except (ValueError, OverflowError, RuntimeError, struct.error) as error:  # of Pillow: no such format, or too large
-        raise click.BadParameter(f"{path.name} cannot be written ({error}); name a .png or .jpg") from error
+        sheet.save(content, _PICTURES[path.suffix.lower()])
+    except OSError as error:
+        raise click.BadParameter(f"{path.name} would have more than 65,500 pixels a side; name a .png") from error
+    path.parent.mkdir(parents=True, exist_ok=True)
+    durable_write(path, content.getvalue())
     text.echo(f"{path}: {sheet.width} x {sheet.height} pixels")
 
 

@@ -196,14 +196,15 @@ def _clean_lines(leftovers: Leftovers, removed: bool) -> Iterator[str]:
 @click.argument("folder")
 @option("--to", required=True, type=click.Choice(["webdataset", "parquet"]), help="The format.")
 @option("--out", required=True, type=PATH, help="An empty or new folder.")
+@option("--split", "splits", multiple=True, help="Split to export. Repeatable. [default: all]")
 @option("--variant", type=click.IntRange(0), default=0, help="The variant to export.")
 @json_option
-def export_command(folder: str, to: Format, out: Path, variant: int, as_json: bool) -> None:
+def export_command(folder: str, to: Format, out: Path, splits: tuple[str, ...], variant: int, as_json: bool) -> None:
     """Write the dataset in FOLDER (a path or a URL) in another format, with the same keys."""
     from tfprep.dataset import open_dataset
     from tfprep.export import export
 
-    summary = export(open_dataset(folder), out, to, variant=variant)
+    summary = export(open_dataset(folder), out, to, variant=variant, splits=splits or None)
     counts = ", ".join(f"{units.number(count, 'sample')} of {split}" for split, count in summary.samples.items())
     text.print_result(
         as_json, asdict(summary), [f"{out}: {counts}", *(f"Left out: {what}" for what in summary.left_out)]

@@ -8,21 +8,20 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from tfprep import units
 from tfprep.cli import text
-from tfprep.cli.options import EXIT_CHECK_FAILED, PATH, POSITIVE, html_option, json_option, named, option, share
+from tfprep.cli.options import EXIT_CHECK_FAILED, PATH, POSITIVE, json_option, named, option, share
 from tfprep.errors import LoaderError
 from tfprep.limits import memory_limit
 from tfprep.optional import require_package
 
 if TYPE_CHECKING:
     from tfprep.bench.forms import FormTable
-    from tfprep.builder import BuildSummary
 
 
 @click.command("bench")
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 @option("--order", type=click.Choice(["global", "sequential"]), help="Loader option order.")
 @option("--cache", type=click.Choice(["auto", "decoded", "none"]), help="Loader option cache.")
 @option("--step-ms", type=POSITIVE, help="Compare with a training step of this length, in milliseconds.")
-@option("--model", "model_name", metavar="MODULE:NAME",
+@option("--model", "model_name", metavar="FILE:NAME",
         help="Train your model: a function that returns a compiled Keras model.")  # fmt: skip
 @option("--inputs", help="Loader option inputs, for --model; comma-separated fields are stacked (image,clicks).")
 @option("--targets", help="Loader option targets, for --model.")
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 @option(
     "--against",
     multiple=True,
-    metavar="MODULE:NAME",
+    metavar="FILE:NAME",
     help="Compare with your own input pipeline: a function that returns an iterable of batches, of --batch-size samples each. "
     "Repeatable.",
 )
@@ -56,9 +55,8 @@ if TYPE_CHECKING:
 )
 @option("--data", help="With --forms, the folder of the recipe's raw files. [default: as for build]")
 @option("--samples", type=click.IntRange(16), default=200, help="With --forms, the number of samples to build.")
-@html_option
 @json_option
-def bench_command(folder: str, as_json: bool, html: Path | None, fail_if_waiting: float | None, **flags: Any) -> int:
+def bench_command(folder: str, as_json: bool, fail_if_waiting: float | None, **flags: Any) -> int:
     """Measure how fast the dataset in FOLDER loads, what limits the rate, and what to do about it.
 
     With --forms: size, rate and build time of the whole dataset in each storage form,
@@ -66,7 +64,7 @@ def bench_command(folder: str, as_json: bool, html: Path | None, fail_if_waiting
 
     Exit status 4: the input wait exceeded the share of --fail-if-waiting.
     """
-    from tfprep.storage.urls import durable_write, folder_at
+    from tfprep.storage.urls import folder_at
 
     _check_given(flags)
     if flags["forms"]:
@@ -76,7 +74,7 @@ def bench_command(folder: str, as_json: bool, html: Path | None, fail_if_waiting
     if fail_if_waiting is not None and step_s is None and not flags["model_name"]:
         raise click.UsageError("--fail-if-waiting needs a step: --step-ms or --model")
     from tfprep.bench.rounds import Candidate
-    from tfprep.bench.run import BenchOptions, bench, bench_page, lines, training_lines
+    from tfprep.bench.run import BenchOptions, bench, lines, training_lines
     from tfprep.bench.training import TOLERATED, ready_model, train_with_model
     from tfprep.load import open as open_data
 
@@ -99,15 +97,16 @@ def bench_command(folder: str, as_json: bool, html: Path | None, fail_if_waiting
         data = open_data(place)
         split, make = flags["split"] or next(iter(data.splits)), named(flags["model_name"])
         model = ready_model(make, data, split, flags["batch_size"], **model_options)
-    baselines = [Candidate(name, partial(_repeated, name, named(name))) for name in dict.fromkeys(flags["against"])]
+    baselines = [
+        Candidate(name, partial(_repeated, name, named(name), options.batch_size))
+        for name in dict.fromkeys(flags["against"])
+    ]
     result = bench(place, options, baselines=baselines, step_s=step_s)
     trained = None
     if model is not None:
         more = {"seconds": options.training_s, "tolerated": options.tolerated, **model_options}
         trained = train_with_model(model, open_data(place), result.split, options.batch_size, **more)
     document = {**result.as_json(), **({"model": trained.as_json()} if trained else {})}
-    if html:
-        durable_write(html, bench_page(result))
     text.print_result(as_json, document, [*lines(result), *(training_lines("your model", trained) if trained else [])])
     waited = max((training.waits.share or 0.0 for training in (result.against, trained) if training), default=0.0)
     return EXIT_CHECK_FAILED if fail_if_waiting is not None and waited > fail_if_waiting else 0
@@ -129,14 +128,21 @@ def _check_given(flags: dict[str, Any]) -> None:
                 raise click.UsageError(f"{option_name} belongs to --{needed.removesuffix('_name')}")
 
 
-def _repeated(name: str, make: Callable[[], Iterable[Any]]) -> Iterator[Any]:
+def _repeated(name: str, make: Callable[[], Iterable[Any]], batch_size: int) -> Iterator[Any]:
     """Yield the batches of one epoch after another, each from a new call."""
+    from tfprep.fields import batch_size_of
+
     while True:
         made = make() if callable(make) else None
         batches: Iterator[Any] = iter(() if made is None else made)
         if (first := next(batches, None)) is None:
             raise LoaderError(
-                f"{name} gave no batch: it has to be a function that returns an iterable of them (is `return` missing?)"
+                f"{name} gave no batch: it has to be a function that returns an iterable of them, a new one in each call "
+                "(is `return` missing?)"
+            )
+        if (count := batch_size_of(first)) != batch_size:  # a single image would count as an image for each of its rows
+            raise LoaderError(
+                f"{name} gave a first batch of {count}, and the loader has batches of {batch_size} (--batch-size)"
             )
         yield first
         yield from batches
@@ -161,19 +167,13 @@ def _forms(recipe: Path, as_json: bool, flags: dict[str, Any]) -> int:
 
 def _form_lines(forms: FormTable) -> Iterator[str]:
     yield f"{units.number(forms.samples, 'sample')}, predicted from a sample of {forms.measured_on:,}:"
-    rows = [
-        (
-            prediction.form,
-            f"{prediction.images_per_s:,.0f}",
-            units.size(prediction.disk_bytes),
-            units.duration(prediction.build_s),
-        )
-        for prediction in forms.predictions
-    ]
-    yield text.table([("form", "images/s", "disk", "build"), *rows])
+    rows = [("form", "images/s", "disk", "build")]
+    for form in forms.predictions:
+        rows.append((form.form, f"{form.images_per_s:,.0f}", units.size(form.disk_bytes), units.duration(form.build_s)))
+    yield text.table(rows)
     yield "The smallest form that is faster than your training step is the one to store."
     yield from (f"left out: {name}: {why}" for name, why in forms.left_out.items())
-    if any(prediction.disk_bytes > memory_limit() for prediction in forms.predictions):
+    if any(form.disk_bytes > memory_limit() for form in forms.predictions):
         yield "note: a form that is larger than the memory is read at most at the rate of the disk"
     if forms.busy:
         yield f"note: {forms.busy}"
@@ -202,16 +202,12 @@ def doctor_command(folder: str, as_json: bool) -> int:
     return int(problems > 0)
 
 
-Say: TypeAlias = Callable[[str], Any]
-
-
 @click.command("demo")
 @option("--out", type=PATH, default="tfprep-demo", help="Folder for everything that the demo makes.")
 @option("--scenes", type=click.IntRange(20), default=240, help="Number of training images to make.")
 @option("--steps", type=click.IntRange(20), default=400, help="Number of training steps.")
 @option("--only-data", is_flag=True, help="Make photos with masks, and photos in class folders, and stop.")
-@option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-def demo_command(out: Path, scenes: int, steps: int, only_data: bool, as_json: bool) -> None:
+def demo_command(out: Path, scenes: int, steps: int, only_data: bool) -> None:
     """Make photos with masks, build a dataset with click maps and variants, draw it, train on it, and compare loading rates.
 
     The demo takes about two minutes on two cores. All files stay in the output folder.
@@ -222,80 +218,77 @@ def demo_command(out: Path, scenes: int, steps: int, only_data: bool, as_json: b
 
     raw, built, picture = out / "raw", out / "built", out / "sheet.png"
     started = time.monotonic()
-    say: Say = (lambda line: None) if as_json else text.echo
     if only_data:
         objects = out / "objects"
-        counts = {"scenes": _make(raw, scenes, say), "objects": write_objects(objects, scenes)}
-        say(f"   {counts['objects']} photos of one object, in a folder for each class, in {objects}")
-        if as_json:
-            text.print_json({**counts, "scenes_folder": raw, "objects_folder": objects})
+        _make(raw, scenes)
+        text.echo(f"   {write_objects(objects, scenes)} photos of one object, in a folder for each class, in {objects}")
         return
     require_package("tensorflow", "tfprep demo")
-    _make(raw, scenes, say)
-    summary = _build(raw, built, say)
+    _make(raw, scenes)
+    _build(raw, built)
     contact_sheet(open_dataset(built), samples=8).save(picture)
-    say(f"3. Contact sheet: {picture}")
+    text.echo(f"3. Contact sheet: {picture}")
     text.start_tensorflow()
-    learned = _train(built, steps, say, quiet=as_json)
-    rates = _compare(raw, built, say)
-    say(f"The demo took {units.duration(time.monotonic() - started)}. See {picture}. Next: tfprep init YOUR_FOLDER")
-    if as_json:
-        text.print_json({"build": asdict(summary), "training": learned, "rates": rates, "sheet": picture})
+    _train(built, steps)
+    _compare(raw, built)
+    text.echo(
+        f"The demo took {units.duration(time.monotonic() - started)}. See {picture}. Next: tfprep init YOUR_FOLDER"
+    )
 
 
-def _make(raw: Path, scenes: int, say: Say) -> int:
+def _make(raw: Path, scenes: int) -> None:
     from tfprep.demo.scenes import write_scenes
 
-    say("1. Making photos (JPEG) and masks (PNG)")
+    text.echo("1. Making photos (JPEG) and masks (PNG)")
     count = write_scenes(raw, {"train": scenes, "val": max(10, scenes // 4)})
-    say(f"   {count} scenes with leaves, stars and stones in {raw}")
-    return count
+    text.echo(f"   {count} scenes with leaves, stars and stones in {raw}")
 
 
-def _build(raw: Path, built: Path, say: Say) -> BuildSummary:
+def _build(raw: Path, built: Path) -> None:
     from tfprep.builder import build
     from tfprep.demo.recipe import RECIPE
 
-    say("2. Building: each photo is decoded once and becomes four variants with click maps (without TensorFlow)")
+    text.echo("2. Building: each photo is decoded once and becomes four variants with click maps (without TensorFlow)")
     summary = build(RECIPE, built, raw)
     if summary.built_samples:
         how = f"in {units.duration(summary.seconds)}: {summary.records / summary.seconds:,.0f} records/s"
     else:
         how = "were up to date"
-    say(f"   {units.number(summary.records, 'record')} ({units.size(summary.bytes)}) {how}")
-    return summary
+    text.echo(f"   {units.number(summary.records, 'record')} ({units.size(summary.bytes)}) {how}")
 
 
-def _train(built: Path, steps: int, say: Say, quiet: bool) -> dict[str, float]:
+def _train(built: Path, steps: int) -> None:
     from tqdm import tqdm
 
     from tfprep.demo.train import BATCH, train
     from tfprep.load import open as open_data
 
-    say(
+    text.echo(
         f"4. Training a small network for {steps} steps, batch size {BATCH}: RGB and two click maps to the mask of leaves"
     )
-    with tqdm(total=steps, unit=" steps", disable=quiet or None, leave=False) as bar:
+    with tqdm(total=steps, unit=" steps", disable=None, leave=False) as bar:
         learned = train(open_data(built), steps, lambda step, loss: bar.update())
-    say(
+    text.echo(
         f"   loss {learned['first_loss']:.3f} at the start, {learned['last_loss']:.3f} at the end; "
         f"IoU on validation scenes {learned['held_out_iou']:.2f}"
     )
-    return learned
 
 
-def _compare(raw: Path, built: Path, say: Say) -> dict[str, float]:
-    """Images per second of the loader, and of the same recipe computed during training, measured in turns."""
+def _compare(raw: Path, built: Path) -> None:
+    """Print images per second of the loader, and of the same recipe computed during training, measured in turns."""
     from tfprep.bench.rounds import Budget, Candidate, compare
     from tfprep.bench.training import loader_candidate, on_the_fly
     from tfprep.demo.recipe import RECIPE
     from tfprep.demo.train import BATCH
     from tfprep.load import open as open_data
 
-    say("5. Comparing: the same batches computed on the fly (tf.data and tf.py_function), and loaded from the dataset")
+    text.echo(
+        "5. Comparing: the same batches computed on the fly (tf.data and tf.py_function), and loaded from the dataset"
+    )
     on_fly = Candidate("on_the_fly", lambda: iter(on_the_fly(RECIPE, raw, "train", BATCH)))
     rounds = compare([on_fly, loader_candidate(open_data(built), "train", BATCH, seed=0)], Budget(3, 2.0))
     rates = {name: rounds.images_per_s(name).median for name in ("on_the_fly", "tfprep")}
     ratio = rounds.ratio("tfprep", "on_the_fly").median
-    say(f"   on the fly {rates['on_the_fly']:,.0f} images/s, tfprep {rates['tfprep']:,.0f} images/s: {ratio:.0f} times")
-    return {**rates, "ratio": ratio}
+    text.echo(
+        f"   on the fly {rates['on_the_fly']:,.0f} images/s, tfprep {rates['tfprep']:,.0f} images/s: {ratio:.0f} times"
+    )

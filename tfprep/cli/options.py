@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,11 +16,16 @@ if TYPE_CHECKING:
 
 
 class _Path(click.Path):
-    """A path; an empty one, of a variable of a shell that is not set, does not name the current folder."""
+    """A path; an empty one, of a variable of a shell that is not set, does not name the current folder.
+
+    A URL is refused where only a local path will do: as a path it would name a folder "s3:" here.
+    """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not value:
             self.fail("it is empty", param, ctx)
+        if self.type is Path and "://" in str(value):
+            self.fail(f"a local path is needed here, not the URL {value!r}", param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -77,31 +80,19 @@ def part(value: str) -> Part:
 
 
 def named(text: str) -> Any:
-    """Return the function or model that `text` names, as `module:name` or `file.py:name`; a module may be in this folder.
+    """Return the function or model that `text` names, as `file.py:name`.
 
     Raises:
-        LoaderError: There is no such module or file, or it does not define the name.
+        LoaderError: There is no such file, or it does not define the name.
     """
-    home, _, name = text.rpartition(":")
-    if not home or not name:
-        raise LoaderError(f"expected module:name or file.py:name, not {text!r}")
-    if home.endswith(".py"):
-        if not Path(home).is_file():
-            raise LoaderError(f"{home}: no such file")
-        from tfprep.recipe.file import import_file
+    file, _, name = text.rpartition(":")
+    if not file.endswith(".py") or not name:
+        raise LoaderError(f"expected file.py:name, not {text!r}; a file may import the function from a package")
+    if not Path(file).is_file():
+        raise LoaderError(f"{file}: no such file")
+    from tfprep.recipe.file import import_file
 
-        module = import_file(Path(home), f"tfprep_named_{Path(home).stem}")
-    else:
-        if str(Path.cwd()) not in sys.path:
-            sys.path.insert(0, str(Path.cwd()))
-        try:
-            module = importlib.import_module(home)
-        except ModuleNotFoundError as error:
-            if not f"{home}.".startswith(f"{error.name}."):  # what the module itself imports
-                raise
-            raise LoaderError(
-                f"there is no module {home!r} ({error}); a file is named by its path, as step.py:f"
-            ) from error
+    module = import_file(Path(file), f"tfprep_named_{Path(file).stem}")
     if not hasattr(module, name):
-        raise LoaderError(f"{home} has no {name!r}")
+        raise LoaderError(f"{file} has no {name!r}")
     return getattr(module, name)

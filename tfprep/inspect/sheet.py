@@ -149,7 +149,7 @@ def _rgb(image: Array) -> tuple[ImageArray, str]:
         return shown, f" ({image.shape[2]} channels)" if image.shape[2] not in (1, 3) else ""
     low, high = np.percentile(_finite(shown), (1, 99))
     more = f", channels 0 to {min(2, image.shape[2] - 1)} of {image.shape[2]}" if image.shape[2] not in (1, 3) else ""
-    return _as_bytes(shown, low, high), f": {low:.4g} to {high:.4g}{more}"
+    return _as_bytes(shown, low, high), f": {low:.5g} to {high:.5g}{more}"
 
 
 def _finite(values: Array) -> Array:
@@ -174,7 +174,10 @@ def _marked(image: ImageArray, fields: Mapping[str, FieldSpec], sample: Mapping[
                 class_colors(np.asarray(sample[labels]).tolist()) if labels else np.full((len(boxes), 3), (255, 220, 0))
             )
             for (x0, y0, x1, y1), color in zip(boxes, colors.tolist(), strict=True):
-                cv2.rectangle(marked, (int(x0), int(y0)), (int(x1), int(y1)), color, radius // 2)
+                corners = (int(x0), int(y0)), (int(x1), int(y1))
+                if not any(color):  # class 0 would not show on a dark photo
+                    cv2.rectangle(marked, *corners, (255, 255, 255), radius // 2 + 2)
+                cv2.rectangle(marked, *corners, color, radius // 2)
         elif spec.kind == "points":
             points = _drawable(sample[name])
             for point in points.reshape(-1, points.shape[-1]):
@@ -308,7 +311,7 @@ def _placed(legend: Sequence[tuple[str, int]], width: int, font: Any) -> Iterato
 def _wrapped(captions: Sequence[str], font: Any) -> Iterator[tuple[str, tuple[int, int, int]]]:
     """Yield lines that fit to the left of the panels, with their colors; a line ends after a separator where it can."""
     for number, caption in enumerate(captions):
-        rest = caption
+        rest = " ".join(caption.split())  # a line end in a text would be drawn over the next line
         while rest:
             fits = max(1, len(_fitted(rest, _LEFT - 2 * _MARGIN, font)))
             ends = [place.end() for place in re.finditer(r"[\s/_.,:-]+", rest) if place.end() <= fits]

@@ -15,7 +15,7 @@ from PIL import Image
 from tfprep.dataset import Dataset
 from tfprep.dataset.names import REJECTS
 from tfprep.errors import DatasetError
-from tfprep.fields import Array
+from tfprep.fields import Array, FieldSpec
 from tfprep.storage.urls import read_file
 
 BINS = 24
@@ -30,6 +30,13 @@ def inspected(samples: int, most: int) -> list[int]:
     count = min(samples, MOST_INSPECTED)
     rows: list[int] = np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int)).tolist()
     return rows if count else []
+
+
+def counted(spec: FieldSpec) -> str:
+    """Return what the class counts of a field are numbers of; a list of labels, as of boxes, may hold a class several times."""
+    if spec.kind == "mask":
+        return "pixels"
+    return "labels" if spec.shape and not spec.dtype.startswith("float") else "samples"
 
 
 @dataclass(frozen=True)
@@ -144,7 +151,7 @@ def _distributions(by_split: Mapping[str, Sequence[float] | Array]) -> dict[str,
 # --- rejected samples -----------------------------------------------------------------------------------------------------------
 
 _MOST_BYTES = 64 << 20
-_MOST_KEYS = 8
+_MOST_FILES = 8
 _VARYING = re.compile(r"\d+|'[^']*'|b'[^']*'")
 """Parts of a reason that differ from file to file."""
 
@@ -158,15 +165,13 @@ class RejectedGroup:
         stage: The stage that failed, such as "decode".
         field: The field that it failed for; "" if none.
         error: The reason of the first.
-        keys: The keys of the first.
-        files: Their files, or their keys where a sample has no file.
+        files: The files of the first, or their keys where a sample has no file.
     """
 
     count: int
     stage: str
     field: str
     error: str
-    keys: tuple[str, ...]
     files: tuple[str, ...]
 
 
@@ -177,21 +182,21 @@ def rejected_groups(data: Dataset) -> list[RejectedGroup]:
         DatasetError: The file cannot be read.
     """
     counts: Counter[tuple[str, str, str]] = Counter()
-    first: dict[tuple[str, str, str], list[tuple[str, str, str]]] = defaultdict(list)
-    for key, stage, field, error, file in _rejected(data):
+    first: dict[tuple[str, str, str], list[tuple[str, str]]] = defaultdict(list)
+    for stage, field, error, file in _rejected(data):
         group = stage, field, _VARYING.sub("…", error)
         counts[group] += 1
-        if len(first[group]) < _MOST_KEYS:
-            first[group].append((error, key, file))
+        if len(first[group]) < _MOST_FILES:
+            first[group].append((error, file))
     groups = []
     for group, count in counts.most_common():
-        errors, keys, files = zip(*first[group], strict=True)
-        groups.append(RejectedGroup(count, group[0], group[1], errors[0], keys, files))
+        errors, files = zip(*first[group], strict=True)
+        groups.append(RejectedGroup(count, group[0], group[1], errors[0], files))
     return groups
 
 
-def _rejected(data: Dataset) -> Iterator[tuple[str, str, str, str, str]]:
-    """Yield of each input that was left out its key, the stage and field that failed, the reason, and its file or the key."""
+def _rejected(data: Dataset) -> Iterator[tuple[str, str, str, str]]:
+    """Yield of each input that was left out the stage and field that failed, the reason, and its file or the key."""
     if not data.manifest.rejected:
         return
     path = data.path / REJECTS
@@ -201,10 +206,9 @@ def _rejected(data: Dataset) -> Iterator[tuple[str, str, str, str, str]]:
         for line in whole.splitlines():
             sample = json.loads(line)
             if "record" in sample:  # a line of an index names a record of a shard, not a sample
-                place = f"{sample['shard']}#{sample['record']}"
-                yield place, "read", "", str(sample["reason"]), place
+                yield "read", "", str(sample["reason"]), f"{sample['shard']}#{sample['record']}"
             else:
                 key, stage, field, error = (str(sample.get(name, "")) for name in ("key", "stage", "field", "error"))
-                yield key, stage, field, error, str(sample.get("file", "")) or key
+                yield stage, field, error, str(sample.get("file", "")) or key
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise DatasetError(f"{path} is damaged ({error}); tfprep build --verify mends it") from error

@@ -27,7 +27,7 @@ class RetraceGuard(Listener):
     In Keras: `model.fit(..., callbacks=[RetraceGuard()])`. In a custom training loop: `step = guard.watch(step)`, and call that.
 
     Args:
-        warmup_steps: Steps that may trace, counted over all calls of `fit` with the same guard.
+        warmup_steps: Steps that may trace, counted over all calls of `fit` of a model with the same guard.
         action: `"raise"`, or `"warn"` to log each new trace.
 
     Attributes:
@@ -54,7 +54,9 @@ class RetraceGuard(Listener):
     # --- Keras --------------------------------------------------------------------------------------------------------
 
     def set_model(self, model: Any) -> None:
-        """Count the traces of the model's train step."""
+        """Count the traces of the model's train step, from its first step on for another model than before."""
+        if model is not self.model:
+            self._known, self._done = [], 0
         super().set_model(model)
         count_traces(model)
 

@@ -58,7 +58,9 @@ CASES = [
     ("fetch", {"readers": _reader(read_s=18.0, requests=40.0)}, "40 requests", "local disk", "faster disk"),
     ("fetch", {"readers": _reader(decode_s=4.0, idle_s=18.0, requests=9.0)}, "s waiting", "local disk", "codec"),
     ("decode", {"readers": _reader(decode_s=18.0)}, "18.0 s decoding on 2 threads", "tfprep bench --forms", "Raise threads"),
-    ("decode", {"readers": _reader(decode_s=9.0, threads=1.0)}, "on 1 threads", "Raise threads: 1 of 2", "--forms"),
+    ("decode", {"readers": _reader(decode_s=18.0, ops=1.0)}, "decoding with ops on 2", "to the recipe", "--forms"),
+    ("decode", {"readers": _reader(decode_s=9.0, threads=1.0)}, "on 1 thread", "Raise threads: 1 of 2", "--forms"),
+    ("decode", {"readers": _reader(decode_s=18.0, **{**CACHE, "cache_of": 900.0})}, "", "the cache has room for 67%", "codec"),
     ("copy", {"readers": _reader(records_read=0.0, records_cached=500.0)}, "from its cache", "fields", "uint8"),
     ("filling", {"readers": _reader(idle_s=18.0, prefetch=2.0, **CACHE)}, "300 of 600 images", "", "memory_budget"),
     ("memory", {"readers": _reader(idle_s=18.0, prefetch=1.0)}, "room for 1 batches", "memory_budget (or prefetch)", "disk"),
@@ -85,6 +87,8 @@ CASES = [
     ),
     ("unknown", {"readers": {}, "pipeline": (("Map",),)}, "autotune is off", "enabled on", "prefetch"),
     ("unknown", {"readers": {}}, "an iterator of Python", "", "autotune"),
+    # The stage that worked is gone, as that of a generator is at the end of an epoch.
+    ("unknown", {"readers": {}, "stages": (("2/FlatMap", 0.1), ("3/Generator", 0.0))}, "not noted its work", "", "autotune"),
 ]  # fmt: skip
 
 
@@ -137,6 +141,15 @@ def test_what_limits_where_the_step_hardly_waits(tf, times, kinds):
     causes = _verdict(_sample(10.0, {}, waited_s=0.1, **times)).causes
     assert [cause.kind for cause in causes] == kinds
     assert all("a faster input would save at most 1%" in cause.text for cause in causes)
+
+
+def test_the_ops_of_a_loader_are_named_beside_its_decoding(tf, photos, tmp_path):
+    for ops, expected in (([], 0.0), ([tfprep.augment.Resize(64, 64)], 1.0)):
+        loader = tfprep.open(photos.path).numpy_loader("train", 8, seed=0, geometry=ops)
+        with train.InputMonitor(tmp_path, every_s=60) as monitor:
+            for _ in monitor.watch(loader):
+                pass
+        assert monitor.samples[-1].readers["ops"] == expected
 
 
 def test_a_slow_map_after_the_loader(tf, photos, tmp_path):

@@ -232,6 +232,29 @@ def test_what_fails_in_the_monitor_does_not_end_the_training(
     assert caplog.text.count(message) == 1
 
 
+def test_the_time_after_a_loop_that_breaks_does_not_count(tmp_path):
+    with train.InputMonitor(tmp_path, every_s=60) as monitor:
+        for _ in monitor.watch(iter([1, 2, 3])):
+            break
+        assert monitor.sample().waits.batches == 1
+        assert monitor.sample().waits.window_s == 0
+        batches = monitor.watch(iter([1, 2, 3]))
+        batches = monitor.watch(iter([1, 2, 3]))  # the one before is dropped after this one began
+        next(batches)
+        assert monitor.sample().waits.window_s > 0
+        assert monitor.sample().waits.window_s > 0
+
+
+def test_a_full_disk_is_said_once(tmp_path, caplog):
+    (tmp_path / "input.jsonl").symlink_to("/dev/full")
+    with train.InputMonitor(tmp_path, every_s=60) as monitor:
+        for _ in monitor.watch(iter([np.zeros([4, 2])] * 9)):
+            monitor.sample()
+    assert len(monitor.samples) == 10
+    assert len(caplog.messages) == 1
+    assert "input.jsonl cannot be written ([Errno 28] No space left on device), and is not continued" in caplog.text
+
+
 def test_a_function_that_would_keep_one_batch_is_refused(tf, tmp_path):
     with train.InputMonitor(tmp_path) as monitor:
         batches = monitor.watch(tf.data.Dataset.range(8))

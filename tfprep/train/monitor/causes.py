@@ -16,7 +16,7 @@ import keras
 
 from tfprep.train.monitor.samples import Sample, Stage, slowest
 from tfprep.train.monitor.waits import Waits
-from tfprep.units import size
+from tfprep.units import number, size
 
 _OTHERS_COUNT, _OTHERS_FIRST = 0.25, 0.55
 """Share of a program's time that other programs cost at which they are named, and at which they come before what they
@@ -28,6 +28,8 @@ _IDLE = 0.5
 _CACHED = 0.99
 _FILLING = 0.1
 """Share of the records that were read for a cache that is to hold them all."""
+_WORKING = 0.1
+"""Share of the step's wait that a stage worked at least, if it is what the step waited for."""
 _PYTHON = 0.25
 """Share of the time between steps, or in validation, from where it is what limits."""
 _RETRACED = 0.1
@@ -98,7 +100,7 @@ def verdict_of(spent: Sample, wait_share: float) -> Verdict | None:
         spent: What passed in the time (`Sample.since`), waits included.
         wait_share: The share of waiting for input, from 0 to 1, above which the input limits.
     """
-    if (share := spent.wait_share) is None:
+    if (share := spent.waits.share) is None:
         return None
     of_step = _step_causes(spent, share)
     if share > wait_share:
@@ -234,13 +236,20 @@ def _working(count: Mapping[str, float], read_s: float, decode_s: float, cpus: i
     """Tell reading, fetching and decoding apart, by the seconds that the loader's threads spent on them."""
     threads, requests = count["threads"], count["requests"]
     what = "waiting for what is fetched" if requests else "reading"
-    busy = f"limits: the loader's threads spent {read_s:.1f} s {what} and {decode_s:.1f} s decoding on {threads:.0f} threads"
+    decoding = "decoding with ops" if count["ops"] else "decoding"
+    busy = f"limits: the loader's threads spent {read_s:.1f} s {what} and {decode_s:.1f} s {decoding} "
+    busy += f"on {number(int(threads), 'thread')}"
     if read_s <= decode_s:
         advice = "Store smaller images or a codec that decodes faster (tfprep bench --forms measures them)"
+        if count["ops"]:
+            advice = "Move ops and derived inputs that need not differ between epochs from the loader to the recipe"
         advice += ", or give the job more processors"
         if threads < cpus:
             advice = f"Raise threads: {threads:.0f} of {cpus} processors decode"
-        return Cause("decode", f"decoding {busy}", advice)
+        if 0 < count["cache_capacity"] < count["cache_of"]:
+            share = count["cache_capacity"] / count["cache_of"]
+            advice = f"Raise memory_budget: the cache has room for {share:.0%} of the records"
+        return Cause("decode", f"{decoding} {busy}", advice)
     if requests:
         text = f"fetching {busy}; {requests:,.0f} requests brought {size(count['bytes_fetched'])}"
         advice = "Copy the dataset to a local disk, or raise memory_budget, so that more is fetched in advance"
@@ -256,7 +265,8 @@ def _working(count: Mapping[str, float], read_s: float, decode_s: float, cpus: i
 
 
 def _after_the_loader(spent: Sample) -> Cause:
-    worst, count, python = slowest(spent.stages), defaultdict(float, spent.readers), bool(spent.pipeline.python)
+    worst = slowest(spent.stages, _WORKING * spent.waits.waited_s)
+    count, python = defaultdict(float, spent.readers), bool(spent.pipeline.python)
     evidence = f"{count['batches_ready']:.0f} batches are ready in the reader while the step waits for input"
     if worst is None and not spent.pipeline.maps:
         advice = "Move work between the loader and the step into the recipe; where there is none, larger batches are handed on "
@@ -275,9 +285,6 @@ def _after_the_loader(spent: Sample) -> Cause:
 
 def _stage_cause(spent: Sample) -> Cause | None:
     """Name the slowest stage of a pipeline of tf.data, and a shuffle buffer that it fills."""
-    worst = slowest(spent.stages)
-    if worst is None:
-        return None
     if (shuffle := next((stage for stage in spent.stages if stage.fills), None)) is not None:
         text = (
             f"the shuffle buffer (stage {shuffle.name}) fills, {shuffle.elements:,} elements ({size(shuffle.bytes)}) "
@@ -285,6 +292,9 @@ def _stage_cause(spent: Sample) -> Cause | None:
         text += "so far; no step runs before it is full, at the start of every iterator"
         advice = "Shuffle file names or keys before decoding, shuffle less than the whole set, or read the records in a random "
         return Cause("shuffle", text, f"{advice}order (tfprep's loader has no shuffle buffer)")
+    if (worst := slowest(spent.stages, _WORKING * spent.waits.waited_s)) is None:
+        text = "the input limits, in a stage that has not noted its work yet"
+        return Cause("unknown", text) if spent.stages else None
     cache = next((stage.depth for stage in spent.stages if "Cache" in stage.kind), None)
     if cache is not None and worst.depth > cache and worst.produced:
         text = f"the first epoch fills `.cache()`, and its stage {worst.in_words()} limits. Later epochs read from the cache"

@@ -12,6 +12,7 @@ named by its stage, and that of a loader before a `.map` is not known.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import struct
@@ -20,7 +21,7 @@ import weakref
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from tfprep.limits import CpuTimes
 from tfprep.records import frame
@@ -28,6 +29,7 @@ from tfprep.records.example import varint
 from tfprep.train.backend import is_tensor_iterator
 from tfprep.train.monitor.waits import Waits
 
+_LOG = logging.getLogger("tfprep.train")
 _PYTHON_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 _WITHOUT_MODEL: weakref.WeakSet[Any] = weakref.WeakSet()
 """Iterators for which TensorFlow has no model. It logs an error for each request of one."""
@@ -196,9 +198,13 @@ class StageTotals:
         return tuple(sorted(totals, key=lambda stage: stage.depth))
 
 
-def slowest(spent: tuple[Stage, ...]) -> Stage | None:
-    """Return the stage of tf.data that spent the most time in its own code for each of its threads."""
-    working = [stage for stage in spent if stage.kind != "Prefetch"]  # a prefetch has no work of its own
+def slowest(spent: tuple[Stage, ...], least_s: float = 0.0) -> Stage | None:
+    """Return the stage of tf.data that spent the most time in its own code for each of its threads, at least `least_s` in all.
+
+    TensorFlow forgets the work of a stage whose iterator has ended, and counts that of an element when the element is done. A
+    prefetch has no work of its own.
+    """
+    working = [stage for stage in spent if stage.kind != "Prefetch" and stage.busy_s >= least_s]
     return max(working, key=lambda stage: stage.busy_s / stage.parallelism, default=None)
 
 
@@ -206,20 +212,24 @@ def slowest(spent: tuple[Stage, ...]) -> Stage | None:
 
 GAUGES = frozenset(
     {"batches_ready", "batches_in_flight", "prefetch", "threads", "cache_bytes", "longest_wait_s"}
-    | {"cache_records", "cache_capacity", "cache_of"}
+    | {"cache_records", "cache_capacity", "cache_of", "ops"}
 )
 """Counters that are current values, not totals."""
 
 
 def counters(loader: Any, source: Any) -> dict[str, float]:
-    """Return the counters of tfprep's loader, or of that which a `tf.data.Iterator` reads, and what its cache holds; else {}."""
+    """Return the counters of tfprep's loader, or of that which a `tf.data.Iterator` reads, and what its cache holds; else {}.
+
+    `ops` is 1 where it has ops or derived inputs, whose time its counters add to that of decoding.
+    """
     if loader is None:  # a loader without an end has no truth value
         loader = next((dataset for dataset in _datasets_of(source) if hasattr(dataset, "stats")), None)
     if loader is None:
         return {}
     cache = loader.report()["cache"]
     cached = {f"cache_{name}": cache[name] for name in ("records", "capacity", "of") if name in cache}
-    numbers = {**loader.stats, **cached}
+    plan = loader.pipeline.plan if hasattr(loader, "pipeline") else None
+    numbers = {**loader.stats, **cached, "ops": plan is not None and plan.reading.augmentation is not None}
     return {name: float(value) for name, value in numbers.items() if isinstance(value, (int, float))}
 
 
@@ -264,11 +274,6 @@ class Sample:
     traces: int = 0
     compile_s: float = 0.0
     pipeline: Pipeline = field(default_factory=Pipeline)
-
-    @property
-    def wait_share(self) -> float | None:
-        """The share of the training time that was spent waiting for input, from 0 to 1; None if no such time passed."""
-        return self.waits.share
 
     def since(self, before: Sample) -> Sample:
         """Return what has passed since an earlier moment in place of every total."""
@@ -321,7 +326,8 @@ class InputLog:
         # TensorBoard reads the files of a folder in the order of their names, and so of their times.
         name = f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}"
         self._events = (folder / "input" / name).open("wb")
-        self._lines = (folder / "input.jsonl").open("a", encoding="utf-8")
+        self._lines = (folder / "input.jsonl").open("ab")
+        self._failed = False
         self._write_event(_bytes(3, b"brain.Event:2"))
 
     def sample(self, sample: Sample) -> None:
@@ -342,12 +348,19 @@ class InputLog:
         self._lines.close()
 
     def _write_line(self, line: dict[str, Any]) -> None:
-        self._lines.write(json.dumps(line) + "\n")
-        self._lines.flush()
+        self._write(self._lines, f"{json.dumps(line)}\n".encode())
 
     def _write_event(self, content: bytes) -> None:
-        self._events.write(frame(varint(1 << 3 | 1) + struct.pack("<d", time.time()) + content))
-        self._events.flush()
+        self._write(self._events, frame(varint(1 << 3 | 1) + struct.pack("<d", time.time()) + content))
+
+    def _write(self, file: BinaryIO, content: bytes) -> None:
+        if not self._failed:
+            try:
+                file.write(content)
+                file.flush()
+            except OSError as error:  # a monitor never ends a training, and would say so in each sample
+                self._failed = True
+                _LOG.warning("InputMonitor: %s cannot be written (%s), and is not continued", file.name, error)
 
 
 # --- protocol buffers: a field has its number and its wire type, 1 for a double, 2 for bytes, 5 for a float

@@ -88,7 +88,7 @@ class WaitClock:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # an iterator may be dropped while this thread has it
         self._each_s = array("d")  # 8 bytes for each batch of the training
         self._waited_s = 0.0
         self._images = 0
@@ -155,7 +155,7 @@ class WaitClock:
 
 
 class TimedIterator(Iterator[Any]):
-    """An iterator over batches whose waits a clock notes."""
+    """An iterator over batches whose waits a clock notes. It stops the clock where it ends or is dropped, as `break` does."""
 
     def __init__(self, batches: Iterator[Any], clock: WaitClock) -> None:
         self._batches, self._clock = batches, clock
@@ -164,6 +164,7 @@ class TimedIterator(Iterator[Any]):
         if (tf := tensorflow_in_use()) is not None and not tf.executing_eagerly():
             text = "a tf.function that takes a batch itself gets the same one in each step; pass it the batch"
             raise TrainError(f"watch() measures a loop of Python: {text}")
+        self._clock.resume()
         self._clock.asking()
         try:
             batch = next(self._batches)
@@ -173,6 +174,9 @@ class TimedIterator(Iterator[Any]):
             raise
         self._clock.answered(batch_size_of(batch))
         return batch
+
+    def __del__(self) -> None:
+        self._clock.pause()
 
 
 # --- inside a compiled step
