@@ -1,13 +1,15 @@
-"""The result of a bench, as text and as JSON."""
+"""The result of a bench, as text, as JSON and as a page."""
 
+import html
 import json
 import os
+import re
 
 import pytest
 
 from tests.commands import status_of
 from tfprep.bench.rounds import Candidate
-from tfprep.bench.run import BenchOptions, bench, lines
+from tfprep.bench.run import BenchOptions, bench, bench_page, lines
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +43,20 @@ def test_a_bench_as_text_and_as_json(result):
         assert rates["median"] == result.rounds.images_per_s(name).median
         assert f"{rates['median']:,.0f} ({rates['least']:,.0f} to {rates['greatest']:,.0f}) images/s" in printed
     assert document["against"]["<b>mine</b>"]["ratio"]["median"] > 0
+
+
+def test_the_page_has_the_rates_on_one_axis(result):
+    page = bench_page(result)
+    assert "http" not in page  # it opens offline
+    assert "<b>" not in page
+    assert "&lt;b&gt;mine&lt;/b&gt;" in page
+    widths = [float(width) for width in re.findall(r'class="s0" style="width: ([0-9.]+)%"', page)]
+    assert len(widths) == 3  # the loader from its cache, without it, and the other pipeline
+    whiskers = re.findall(r'class="whisker" style="left: ([0-9.]+)%; width: ([0-9.]+)%"', page)
+    assert max(float(left) + float(width) for left, width in whiskers) == pytest.approx(100, abs=0.11)
+    largest = max(result.rounds.images_per_s(name).greatest for name in ("loader", "first epoch", "<b>mine</b>"))
+    assert f"<span>{largest:,.0f}</span></div>" in page  # the end of the axis
+    assert page.count(html.escape(lines(result)[0], quote=False)) == 1
 
 
 pytest.importorskip("obstore")

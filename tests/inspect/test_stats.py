@@ -1,6 +1,7 @@
 """Statistics against pictures whose brightness, objects and masks are known."""
 
 import json
+import re
 
 import cv2
 import numpy as np
@@ -148,7 +149,16 @@ def test_only_a_dataset_without_pictures_has_no_duplicates(make_dataset, capsys,
     assert ("wrong checksum" in result["error"]["message"]) if is_damaged else (result["duplicates"] is None)
 
 
-# --- opened datasets --------------------------------------------------------------------------------------------------
+# --- in a notebook ----------------------------------------------------------------------------------------------------
+
+
+def test_a_notebook_shows_splits_fields_and_six_pictures(photos):
+    data = tfprep.open(photos.path)
+    html = data._repr_html_()
+    assert len(re.findall(r'<img alt="a sample" src="data:image/jpeg;base64,[\w+/=]+">', html)) == 6
+    for cell in ("train", "50", "image", "uint8", *data.fields):
+        assert f">{cell}</td>" in html
+    assert "<script" not in html
 
 
 def test_a_split_by_name_has_a_length_loaders_and_a_picture(photos):

@@ -17,6 +17,7 @@ from tfprep.bench.machine import Machine, this_machine
 from tfprep.bench.rounds import Budget, Candidate, Rounds, Spread, compare
 from tfprep.bench.training import TOLERATED, loader_candidate, train_with_step
 from tfprep.errors import DatasetError, LoaderError
+from tfprep.inspect.report import render
 from tfprep.load import Data
 from tfprep.load import open as open_data
 from tfprep.units import aligned, size
@@ -243,3 +244,17 @@ def training_lines(what: str, training: Verdict) -> list[str]:
 
 def _whole(spread: Spread) -> str:
     return f"{spread.median:,.0f} ({spread.least:,.0f} to {spread.greatest:,.0f})"
+
+
+# --- the result as a page
+
+
+def bench_page(bench: Bench) -> str:
+    """Return one offline page of HTML."""
+    cached = " from its cache" if bench.uncached == FIRST_EPOCH else ""
+    rates = {f"tfprep{cached}": bench.rounds.images_per_s(LOADER)}
+    if cached:
+        rates["tfprep in the first epoch"] = bench.rounds.images_per_s(FIRST_EPOCH)
+    rates |= {name: bench.rounds.images_per_s(name) for name in bench.baselines}
+    most, title = max(rate.greatest for rate in rates.values()), f"Bench of {bench.folder}, {bench.split}"
+    return render("bench/page.html.j2", title=title, rates=rates, percent=100 / most, text="\n".join(lines(bench)))

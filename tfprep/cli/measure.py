@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from tfprep import units
 from tfprep.cli import text
-from tfprep.cli.options import EXIT_CHECK_FAILED, PATH, POSITIVE, json_option, named, option, share
+from tfprep.cli.options import EXIT_CHECK_FAILED, PATH, POSITIVE, html_option, json_option, named, option, share
 from tfprep.errors import LoaderError
 from tfprep.limits import memory_limit
 from tfprep.optional import require_package
@@ -55,8 +55,9 @@ if TYPE_CHECKING:
 )
 @option("--data", help="With --forms, the folder of the recipe's raw files. [default: as for build]")
 @option("--samples", type=click.IntRange(16), default=200, help="With --forms, the number of samples to build.")
+@html_option
 @json_option
-def bench_command(folder: str, as_json: bool, fail_if_waiting: float | None, **flags: Any) -> int:
+def bench_command(folder: str, as_json: bool, html: Path | None, fail_if_waiting: float | None, **flags: Any) -> int:
     """Measure how fast the dataset in FOLDER loads, what limits the rate, and what to do about it.
 
     With --forms: size, rate and build time of the whole dataset in each storage form,
@@ -64,7 +65,7 @@ def bench_command(folder: str, as_json: bool, fail_if_waiting: float | None, **f
 
     Exit status 4: the input wait exceeded the share of --fail-if-waiting.
     """
-    from tfprep.storage.urls import folder_at
+    from tfprep.storage.urls import durable_write, folder_at
 
     _check_given(flags)
     if flags["forms"]:
@@ -74,7 +75,7 @@ def bench_command(folder: str, as_json: bool, fail_if_waiting: float | None, **f
     if fail_if_waiting is not None and step_s is None and not flags["model_name"]:
         raise click.UsageError("--fail-if-waiting needs a step: --step-ms or --model")
     from tfprep.bench.rounds import Candidate
-    from tfprep.bench.run import BenchOptions, bench, lines, training_lines
+    from tfprep.bench.run import BenchOptions, bench, bench_page, lines, training_lines
     from tfprep.bench.training import TOLERATED, ready_model, train_with_model
     from tfprep.load import open as open_data
 
@@ -107,6 +108,8 @@ def bench_command(folder: str, as_json: bool, fail_if_waiting: float | None, **f
         more = {"seconds": options.training_s, "tolerated": options.tolerated, **model_options}
         trained = train_with_model(model, open_data(place), result.split, options.batch_size, **more)
     document = {**result.as_json(), **({"model": trained.as_json()} if trained else {})}
+    if html:
+        durable_write(html, bench_page(result))
     text.print_result(as_json, document, [*lines(result), *(training_lines("your model", trained) if trained else [])])
     waited = max((training.waits.share or 0.0 for training in (result.against, trained) if training), default=0.0)
     return EXIT_CHECK_FAILED if fail_if_waiting is not None and waited > fail_if_waiting else 0

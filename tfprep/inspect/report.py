@@ -1,7 +1,7 @@
 """The report of a dataset: what it holds, what was left out, and what deserves a look.
 
 A build writes it as `report.html`, with what only the build knows; `tfprep stats --html` writes it without. The page of
-`tfprep check` is here too: counts, suspicions and pairs with pictures. Each opens offline. They are
+`tfprep check` is here too: counts, suspicions and pairs with pictures; and what a notebook shows. Each opens offline. They are
 made from Jinja2 templates, with every value escaped.
 """
 
@@ -21,12 +21,12 @@ from PIL import Image
 
 from tfprep.dataset import Dataset
 from tfprep.dataset.dataset import Splits
-from tfprep.errors import TfprepError
+from tfprep.errors import MissingDependencyError, TfprepError
 from tfprep.fields import RASTER_KINDS, Array, Sample
 from tfprep.inspect.fingerprints import Suspicion
 from tfprep.inspect.leaks import Leaks, Pair, searched_for
 from tfprep.inspect.sheet import contact_sheet, marked_image
-from tfprep.inspect.stats import MOST_INSPECTED, UNITS, DatasetStats, counted
+from tfprep.inspect.stats import MOST_INSPECTED, UNITS, DatasetStats, counted, inspected
 from tfprep.units import duration, size
 
 _PACKAGE = Path(__file__).parents[1]
@@ -34,11 +34,12 @@ _COMMON_CLASSES, _RARE_CLASSES = 40, 20
 _SHEET_CLASSES, _OF_EACH_CLASS = 20, 8
 _MOST_PAIRS = 6
 _PICTURE_PX, _PAIR_PX = 128, 240
+_IN_NOTEBOOK, _IN_NOTEBOOK_PX = 6, 96
 _SHEET_SAMPLES, _SHEET_VARIANTS, _PANEL_PX = 4, 4, 112
 
 
 def render(template: str, **values: Any) -> str:
-    """Return the page of a template, such as `inspect/pages/report.html.j2`, which is given by its path in the package.
+    """Return the page of a template, such as `bench/page.html.j2`, which is given by its path in the package.
 
     `values` are the names that it uses; any other name in it is an error.
     """
@@ -250,6 +251,27 @@ def leaks_json(leaks: Leaks, suspicions: Sequence[Suspicion]) -> dict[str, Any]:
         "two_labels": {"samples": leaks.two_labels_count, "listed": [plain(pair) for pair in leaks.two_labels]},
         "suspected_groups": [asdict(one) for one in suspicions],
     }
+
+
+# --- what a notebook shows
+
+
+def summary_html(data: Dataset) -> str:
+    """Return the summary as a piece of HTML; the pictures are of the first split that has samples."""
+    fields = [(name, one.kind, one.sides, one.dtype) for name, one in data.fields.items()]
+    split = next((name for name, info in data.splits.items() if info.samples), None)
+    places = [] if split is None else [Place(split, row) for row in inspected(data.splits[split].samples, _IN_NOTEBOOK)]
+    try:
+        pictures = list(pictures_of(data, places, _IN_NOTEBOOK_PX).values())
+    except MissingDependencyError:  # boxes are drawn with OpenCV
+        pictures = []
+    return render(
+        "inspect/pages/summary.html.j2",
+        name=f"{data.name} in {data.path}",
+        splits=Splits(data.splits).rows(),
+        fields=[("field", "kind", "shape", "dtype"), *fields],
+        pictures=pictures,
+    )
 
 
 # --- small pictures: the first image with its boxes and points ----

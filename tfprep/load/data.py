@@ -297,6 +297,12 @@ class Data(Loaders, Dataset):
 
         return contact_sheet(self, split, samples=samples, variants=variants)
 
+    def _repr_html_(self) -> str:
+        """Return the splits, the fields and six pictures, for notebooks."""
+        from tfprep.inspect.report import summary_html
+
+        return summary_html(self)
+
     def subset(self, split: str = "train") -> Subset:
         """All samples of a split."""
         self.split(split)
