@@ -207,6 +207,18 @@ def test_init_writes_a_recipe_that_builds_unchanged(run, succeed, photos, tmp_pa
         assert np.unique(np.asarray(picture.convert("L"))).size > 50  # photos, not only paper
 
 
+def test_pictures_that_commands_draw_among_the_raw_files_are_not_samples(succeed, photos, tmp_path, monkeypatch):
+    shutil.copytree(photos, tmp_path / "raw")
+    monkeypatch.chdir(tmp_path / "raw")
+    succeed("init", ".")
+    succeed("build", "recipe.py", "--out", "out/x", "--workers", 0)
+    succeed("show", "out/x")
+    out = succeed("build", "recipe.py", "--out", "out/x", "--workers", 0)  # out/x-sheet.png would be of a class `out`
+    assert "Nothing to do" in out
+    assert "a picture that tfprep show or init drew (2)" in out
+    assert "cat 20, dog 20" in succeed("init", ".", "--force", "--ignore", "out/x/*")
+
+
 def test_init_of_a_folder_with_only_a_test_split_says_so_and_builds(run, succeed, photos, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(photos, tmp_path / "raw" / "test")

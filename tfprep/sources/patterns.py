@@ -241,6 +241,7 @@ NOT_SHOWN = re.compile(r"\.(?!\.?(?:/|$))|(?:@eaDir|#recycle|\$RECYCLE\.BIN)(?:/
 """What the name of a hidden file or folder begins with. Copies of photos in such a folder would be samples of its class."""
 NO_IMAGE = "not an image by its suffix"
 OUTSIDE = "outside the pattern"
+DRAWN = "a picture that tfprep show or init drew"
 LOOP = "a link to a folder above itself"
 
 
@@ -296,7 +297,12 @@ def _folders(root: Path, enters: Callable[[str], bool], tally: Counter[str]) -> 
         except OSError as error:
             raise SourceError(f"{root / folder}/: cannot list this folder: {error.strerror}") from error
         files, inner = (_shown(root, folder, found, tally) for found in names)
-        yield folder, files
+        # Beside a dataset and beside a recipe: among raw files they would be samples, and `out/x-sheet.png` a class `out`.
+        drawn = {f"{name}-sheet.png" for name in inner}
+        drawn |= {f"{name[:-3]}-preview.png" for name in files if name.endswith(".py")}
+        if own := drawn.intersection(files):
+            tally[DRAWN] += len(own)
+        yield folder, [name for name in files if name not in own]
         start = f"{folder}/" if folder else ""
         pending += [(start + name, (*above, identity)) for name in reversed(inner)]
 
