@@ -193,6 +193,13 @@ def test_a_quote_does_not_take_rows_into_a_cell(tmp_path, text, message):
     assert entry.values == (f'say "{"hi" * 200_000}" twice',)
 
 
+def test_spaces_before_a_cell_do_not_make_its_quotes_a_part_of_it(tmp_path):
+    (tmp_path / "t.csv").write_text('file, kind, says\na.jpg, "cat", "so, so"\nb.jpg,cat," twice"\n')
+    listing = Table("t.csv", "file", "kind", fields={"says": ("text", "says")}).scan(tmp_path)
+    assert [entry.values for entry in listing.entries] == [(0, "so, so"), (0, " twice")]
+    assert listing.classes["label"] == ("cat",)
+
+
 def test_images_in_any_folder_and_splits_by_their_paths(tmp_path):
     for path in ("train/x/1.jpg", "val/2.jpg"):
         (tmp_path / path).parent.mkdir(parents=True)

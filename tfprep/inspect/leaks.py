@@ -381,7 +381,7 @@ class _Grouping:
 
 def _write_csv(path: Path, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> int:
     text, listed = io.StringIO(), list(rows)
-    writer = csv.writer(text, lineterminator="\n")
+    writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)  # also a key that begins with a space
     writer.writerows([heads, *listed])
     durable_write(path, text.getvalue())
     return len(listed)

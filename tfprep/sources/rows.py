@@ -1,9 +1,9 @@
 """Rows of a CSV, TSV, JSON lines or Parquet file, one after the other, so that the whole table is never in memory.
 
 CSV and TSV: UTF-8, with a byte order mark or without; a header, RFC 4180 quoting, commas, semicolons or tabs, line breaks inside
-quotes allowed; every cell comes as text, so `007` and `NA` stay what they are. JSON lines: one object a line; `objects.bbox` is
-a value in an object of a row. Parquet: any layout. Rows are numbered from 1, the header not counted; in JSON lines a row's number
-is its line's.
+quotes allowed, spaces before a cell left out; every cell comes as text, so `007` and `NA` stay what they are. JSON lines: one
+object a line; `objects.bbox` is a value in an object of a row. Parquet: any layout. Rows are numbered from 1, the header not
+counted; in JSON lines a row's number is its line's.
 
 Hugging Face stores an image in Parquet as a struct of `bytes` and `path` (https://huggingface.co/docs/hub/datasets-image), and
 the types of the columns as JSON in the file's metadata, under the name `huggingface`. A page of a column is compressed as a
@@ -111,7 +111,7 @@ def _csv_rows(path: Path) -> Iterator[list[str]]:
             # In CSV a comma, or what the header has in its place: a semicolon (spreadsheets in Europe) or a tab.
             mark = next((mark for mark in suffix_marks if mark in unquoted), suffix_marks[0])
             csv.field_size_limit(max(csv.field_size_limit(), MOST_CELL_CHARACTERS))
-            reader = csv.reader(text, delimiter=mark, strict=True)
+            reader = csv.reader(text, delimiter=mark, strict=True, skipinitialspace=True)
             header: list[str] = []
             for row in filter(None, reader):
                 header = header or row
