@@ -45,6 +45,25 @@ def test_one_wrong_annotation_in_each_format(name, tmp_path):
         built(source(bad_annotations="reject", **options), root, tmp_path / "rejected")
 
 
+TWICE = {
+    "voc": {"Annotations/a.xml": XML.format(OBJECT.format(3, 9) * 2 + OBJECT.format(3, 10))},
+    "yolo": {"labels/train/a.txt": "0 0.5 0.5 0.25 0.25\n" * 2 + "0 0.5 0.5 0.25 0.5\n"},
+    "labelme": {"a.json": labelme(*[[[1, 2], [9, 2], [9, 8]]] * 2, [[1, 2], [9, 2], [9, 7]])},
+    "table": {"t.csv": "id,x,y,X,Y\na.png,1,2,9,8\na.png,1,2,9,8\na.png,1,2,9,7\n"},
+}
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_an_object_that_is_annotated_twice_counts_once(name, tmp_path):
+    """As after two exports of one project were joined. An object that differs is another one."""
+    source, options, image, files = FORMATS[name]
+    root = folder(tmp_path / "data", {image: 1, **files, **TWICE[name]})
+    with pytest.warns(UserWarning, match="1 samples have warnings"):
+        fields = fields_of(source(**options), root, tmp_path / "out")
+    (one,) = fields.values()
+    assert one["boxes"].shape == (2, 4)
+
+
 def test_one_class_in_two_spellings_of_unicode_is_one_class(tmp_path):
     """A Mac writes an accent as a letter of its own; JSON may have spaces around a name."""
     spelled = "caf\u00e9", "cafe\u0301"

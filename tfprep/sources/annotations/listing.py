@@ -35,9 +35,9 @@ class AnnotatedSource:
         fields: What to make of the objects (`tfprep.sources.annotations.objects`).
         unannotated: "keep" or "skip" images without annotations.
         outside: "reject" an image with a box that reaches outside it by more than one pixel, or "cut" the box.
-        bad_annotations: "drop" an annotation that is wrong by itself, such as a box of no width, a polygon of two points or a
-            class without a name, with a warning in the report, or "reject" its image. An image is rejected if all its annotations
-            are wrong.
+        bad_annotations: "drop" an annotation that is wrong by itself, such as a box of no width, a polygon of two points, a class
+            without a name or an object that is there twice, with a warning in the report, or "reject" its image. An image is
+            rejected if all its annotations are wrong.
         void: The number of void regions in masks. Masks are uint8 if it is at most 255, else uint16.
         splits: As in `Folder`; the names of the lists in `Voc(sets=...)`, and of the splits in the YAML file of `Yolo`.
         pixels: As in `Folder`, for the field `image`.

@@ -124,12 +124,20 @@ class ObjectField:
         check_not_shares(
             [box for annotation in objects if not annotation.get("void") for box in _outlines(annotation)], objects
         )
-        whole, faults = [], list(part.get("dropped", ()))
+        whole, faults = list[dict[str, Any]](), list(part.get("dropped", ()))
+        by_box: dict[tuple[float, ...], list[dict[str, Any]]] = {}
         for one in objects:
             try:
-                whole.append(_whole(one, size))
+                made = _whole(one, size)
             except SampleError as fault:
                 faults.append(fault.reason)
+                continue
+            alike = by_box.setdefault((made["label"], *(made.get("box") or ())), [])
+            if first := next((other for other in alike if _unnamed(other) == _unnamed(made)), None):
+                faults.append(f"{made['id']} is the same object as {first['id']}")
+                continue
+            alike.append(made)
+            whole.append(made)
         if faults and (self.bad_annotations == "reject" or not whole):
             raise SampleError(faults[0])
         for reason in faults:
@@ -207,6 +215,10 @@ def _whole(annotation: Objects, size: Size) -> dict[str, Any]:
     far = f"its box {_box_text(box)}" if _further_outside(box, size) else far
     (cut,) = check_boxes(np.array([box], np.float64), size, [annotation["id"]], "cut").tolist()
     return {**annotation, "box": cut, "far": far}
+
+
+def _unnamed(annotation: Objects) -> dict[str, Any]:
+    return {name: value for name, value in annotation.items() if name not in ("id", "number")}
 
 
 def _further_outside(values: Sequence[float], size: Size) -> bool:
