@@ -82,6 +82,13 @@ def tar(path, files):
                 archive.addfile(info, io.BytesIO(data))
 
 
+def test_a_build_without_samples_says_what_was_left_out(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("cat/1.png", content(0)["png"])
+    with pytest.raises(SourceError, match="finds no sample there; 1 left out: member that is encrypted, or compressed"):
+        built(sources.Archives("*.zip"), tmp_path, tmp_path / "out")
+
+
 def test_odd_members_are_rejected_or_counted(tmp_path):
     whole = content(0)
     files = {
