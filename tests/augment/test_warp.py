@@ -9,10 +9,11 @@ from scipy import ndimage
 
 from tests.addresses import check_equal_bytes
 from tests.fidelity.public import area_shares
-from tfprep.augment import Crop, Flip, RandomResizedCrop, Resize, Rotate, Scale
+from tfprep.augment import CenterCrop, Crop, Flip, RandomResizedCrop, Resize, Rotate, Scale
 from tfprep.augment.transform import Transform, about_center, identity, scaling, translation
 from tfprep.augment.warp import reduction_for, warp_sample
 from tfprep.errors import SampleError
+from tfprep.optional import cv2
 
 RNG = np.random.default_rng(0)
 IMAGE = RNG.integers(0, 256, (37, 53, 3), dtype=np.uint8)
@@ -230,6 +231,15 @@ def test_what_cannot_be_warped_is_named(array, kind, transform, options, message
     assert caught.value.field == ("" if "inverted" in message else "x")
 
 
+def test_a_long_thin_image_is_not_made_so_large_that_it_takes_gigabytes():
+    thin, enlarge = np.zeros((2, 20_000, 3), np.uint8), Resize(shorter=256)
+    with pytest.raises(SampleError, match="makes 2560000 x 256 pixels of an image of 20000 x 2") as caught:
+        warped(thin, enlarge((2, 20_000), None))
+    assert caught.value.stage == "geometry"
+    middle = enlarge((2, 20_000), None).then(CenterCrop(224, 224)((256, 2_560_000), None))
+    assert warped(thin, middle).shape == (224, 224, 3)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("fill", [0.1, float("nan")])
 def test_floats_are_filled_with_fractions_and_nan(dtype, fill):
@@ -240,8 +250,9 @@ def test_floats_are_filled_with_fractions_and_nan(dtype, fill):
     assert (quarter.dtype, float(quarter[0, 0])) == (dtype, 0.25)
 
 
-def test_a_lack_of_memory_is_no_fault_of_the_sample():
-    enlarged = Resize(1 << 30, 1 << 30)((2, 2), None)
+def test_a_lack_of_memory_is_no_fault_of_the_sample(monkeypatch):
+    resize, enlarged = cv2.resize, Resize(7, 7)((2, 2), None)
+    monkeypatch.setattr(cv2, "resize", lambda image, size, **options: resize(image, (1 << 30, 1 << 30), **options))
     with pytest.raises(MemoryError, match=r"cannot warp an array of shape \(2, 2, 3\): .*Insufficient memory"):
         warp_sample({"image": np.zeros((2, 2, 3), np.uint8)}, {"image": "image"}, enlarged)
 

@@ -42,6 +42,7 @@ from tfprep.augment.aligned import (
 from tfprep.augment.transform import Transform, exchange_rows, is_affine, scaling, translation, warp_boxes, warp_points
 from tfprep.errors import SampleError
 from tfprep.fields import RASTER_KINDS, Array, Kind, Sample, Size, raster_size
+from tfprep.images.pillow import MAX_PIXELS
 from tfprep.optional import cv2
 
 Fill: TypeAlias = float | tuple[float, ...]
@@ -198,6 +199,10 @@ def _snapped(transform: Transform, size: Size, grid: Size, border: Border) -> tu
     if not all(0 < abs(_determinant(each)) < inf for each in matrices) or min(transform.size) < 1:  # OpenCV would draw
         rule = "a geometry op returns a size of at least 1 x 1 and a matrix that can be inverted"
         raise SampleError(f"{rule}, not {transform}", stage="geometry")
+    most = max(MAX_PIXELS, size[0] * size[1])
+    if transform.size[0] * transform.size[1] > most:  # of an image that is long and thin
+        made = f"{transform.size[1]} x {transform.size[0]} pixels of an image of {size[1]} x {size[0]}"
+        raise SampleError(f"the geometry makes {made}, more than {most:,}; add a crop", stage="geometry")
     view = _view(transform, size, grid, border)
     if view.plan is None:
         return transform, view
