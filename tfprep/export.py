@@ -217,7 +217,7 @@ def _member(data: Dataset, sample: StoredSample, field: str) -> tuple[str, bytes
         return ("txt", value.encode()) if isinstance(value, str) else ("json", json.dumps(list(value)).encode())
     if spec.kind == "label" and spec.shape == () and "float" not in spec.dtype:
         return "cls", str(int(value)).encode()
-    if spec.shape == () and spec.kind == "scalar" and not spec.dtype.startswith("complex"):
+    if spec.shape == () and spec.kind == "scalar":
         return "json", json.dumps(np.asarray(value).item()).encode()
     file = io.BytesIO()
     np.save(file, np.asarray(value), allow_pickle=False)
@@ -232,8 +232,6 @@ def write_parquet(data: Dataset, split: str, variant: int, out: Path) -> None:
     encoded, fields = image_fields(data), data.fields_of(split, variant)
     columns, names_in_use, shapes = [pa.field("key", pa.string())], set(fields), dict[str, str]()
     for name, spec in fields.items():
-        if spec.dtype.startswith("complex"):
-            raise DatasetError(f"field {name!r} is {spec.dtype}, which Parquet does not have; export to webdataset")
         dtype = "float32" if spec.dtype == "bfloat16" else spec.dtype
         kind = pa.string() if dtype == "string" else pa.from_numpy_dtype(np.dtype(dtype))
         if name in encoded:

@@ -82,12 +82,6 @@ def test_whole_number_maps_are_rounded_and_floats_kept():
     for dtype in ("int32", "uint32", "int64", "uint64"):  # float32 holds the largest number plus 1
         highest = np.full((6, 6), np.iinfo(dtype).max, dtype)
         np.testing.assert_array_equal(warped(highest, Resize(3, 3)((6, 6), None), "map"), highest[:3, :3])
-    turned = compose((37, 53), Rotate((5, 5)))
-    for dtype in ("complex64", "complex128"):
-        real, imaginary = (IMAGE[:, :, channel].astype(f"f{np.dtype(dtype).itemsize // 2}") for channel in (0, 1))
-        out = warped((real + 1j * imaginary).astype(dtype), turned, "map", fill={"x": 2 + 3j})
-        expected = warped(real, turned, "map", fill={"x": 2}) + 1j * warped(imaginary, turned, "map", fill={"x": 3})
-        np.testing.assert_array_equal(out, expected.astype(dtype), strict=True)
     half = np.array([[0, 1], [0, 0]], np.float16)
     out = warped(half, Resize(1, 1)((2, 2), None), "map")
     assert out.dtype == np.float16

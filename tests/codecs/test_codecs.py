@@ -33,7 +33,7 @@ def test_a_subclass_is_described_as_the_codec_that_reads_it():
     assert Noted(90).describe() == Jpeg(90).describe() == {"codec": "jpeg", "quality": 90, "subsampling": "420"}
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "complex64"])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_floats_are_rounded_like_numpy_and_infinity_is_kept(dtype):
     value = np.array([0.1, -3.75, 65504.0, np.inf, -np.inf, np.nan])
     assert Raw(dtype).encode(value)[""] == value.astype(dtype).tobytes()
@@ -54,9 +54,7 @@ def test_floats_are_rounded_like_numpy_and_infinity_is_kept(dtype):
         (Raw("float16"), np.array([70000]), "do not fit into"),
         (Raw("float16"), np.array([65535], np.uint16), "do not fit into"),
         (Raw("float16"), np.array([1.0, np.inf, 70000.0]), "do not fit into"),
-        (Raw("complex64"), np.array([1e39j]), "do not fit into"),
-        (Raw("complex64"), np.array([1e39]), "do not fit into"),
-        (Raw("float32"), np.array([1 + 2j]), "do not fit into"),
+        (Raw("float32"), np.array([1 + 2j]), "only arrays of numbers can be stored so, not complex128"),
         (Raw("bool"), np.array([0, 2]), "do not fit into"),
         (Scalar(), np.float64(1e39), "do not fit into"),
         (Jpeg(), np.zeros((4, 4, 3), np.uint16), "JPEG holds uint8"),

@@ -330,11 +330,6 @@ def _filling(fill: Fill, dtype: np.dtype[Any]) -> Array:
 def _smooth(array: Array, view: _View, border: Border, fill: Array) -> Array:
     if (plan := view.plan) and not (plan.rows.shrinks or plan.rows.grows or plan.columns.shrinks or plan.columns.grows):
         return warp_smooth(array, plan, border, fill)
-    if array.dtype.kind == "c":
-        parts = [
-            _smooth(part, view, border, outside) for part, outside in ((array.real, fill.real), (array.imag, fill.imag))
-        ]
-        return np.asarray(parts[0] + 1j * parts[1], array.dtype)
     wide = array.astype(array.dtype if array.dtype in CV_DTYPES else np.float32, copy=False)
     if array.ndim == 2 or array.shape[2] <= _CV_CHANNELS:
         return _back(_resampled(wide, view, border, fill), array.dtype)

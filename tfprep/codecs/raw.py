@@ -21,7 +21,7 @@ from tfprep.optional import require_package
 
 DTYPES = (
     *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
-    *("float16", "float32", "float64", "complex64", "complex128"),
+    *("float16", "float32", "float64"),
 )
 RAW_DTYPES = (*DTYPES, "bfloat16")
 
@@ -142,12 +142,10 @@ def little(dtype: Any) -> np.dtype[Any]:
 
 
 def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
-    """The array in another dtype. SampleError where a value would be wrapped, cut, made infinite or lose its imaginary part."""
-    if array.dtype.kind not in "biufc":
+    """The array in another dtype. SampleError where a value would be wrapped, cut or made infinite."""
+    if array.dtype.kind not in "biuf":
         raise SampleError(f"only arrays of numbers can be stored so, not {array.dtype}")
-    if array.dtype.kind == "c" and dtype.kind != "c":
-        raise SampleError(f"complex numbers do not fit into {dtype}; store them as complex64 or complex128")
-    if dtype.kind in "fc" or dtype.name == "bfloat16":
+    if dtype.kind == "f" or dtype.name == "bfloat16":
         return cast_float(array, dtype)
     low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     # As numbers of Python, which compares them exactly: NumPy would round `high` to 2^31 or inf for an array of floats.
