@@ -121,9 +121,9 @@ def make_plan(recipe: Recipe, root: Path, layout: Layout, options: BuildOptions)
     scratch = layout.here if layout.here.is_dir() and os.access(layout.here, os.W_OK) else None
     samples = collect_samples(listing, root, recipe.seed, scratch)
     if not len(samples):
-        left_out = "; ".join(f"{count} left out: {reason}" for reason, count in listing.tally.items())
-        rule = f"{root}: {recipe.source!r} finds no sample there"
-        raise SourceError(f"{rule}; {left_out or 'is --data the right folder?'}")
+        left_out = [f"{count} left out: {reason}" for reason, count in listing.tally.items()]
+        why = "; ".join(left_out) or "is --data the right folder?"
+        raise SourceError(f"{root}: {recipe.source!r} finds no sample there; {why}")
     recipe.check_splits(samples.names)
     samples = limit_samples(samples, options.limit)
     shards = _shards(recipe, samples, {} if options.limit or options.reshard else _remembered(layout, recipe.name))

@@ -263,7 +263,7 @@ def walk(
         holes = pattern.match_first_folders(folder.split("/"))
         return holes is not None and not done(holes)
 
-    for folder, files in _folders(root, enters, tally):
+    for folder, files in folders_in(root, tally, enters):
         known = pattern.match_folders(folder.split("/") if folder else [])
         if known is not None and done(known):
             known = None
@@ -275,13 +275,10 @@ def walk(
                 tally[OUTSIDE if image_suffix(name) else NO_IMAGE] += 1
 
 
-def folders_in(root: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield every folder below `root` (relative, "" for the root itself) with the names of its files, in order."""
-    return _folders(root, lambda folder: True, Counter())
-
-
-def _folders(root: Path, enters: Callable[[str], bool], tally: Counter[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the root, and the folders below it that `enters` says yes to, with the names of their files, in order."""
+def folders_in(
+    root: Path, tally: Counter[str], enters: Callable[[str], bool] = lambda folder: True
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield the root (""), and the folders below it that `enters` says yes to, with the names of their files, in order."""
     pending: list[tuple[str, tuple[tuple[int, int], ...]]] = [("", ())]
     while pending:
         folder, above = pending.pop()
@@ -297,11 +294,10 @@ def _folders(root: Path, enters: Callable[[str], bool], tally: Counter[str]) -> 
         except OSError as error:
             raise SourceError(f"{root / folder}/: cannot list this folder: {error.strerror}") from error
         files, inner = (_shown(root, folder, found, tally) for found in names)
-        # Beside a dataset and beside a recipe: among raw files they would be samples, and `out/x-sheet.png` a class `out`.
+        # Beside a dataset and beside a recipe. As raw files they would be samples, and `out/x-sheet.png` of a class `out`.
         drawn = {f"{name}-sheet.png" for name in inner}
         drawn |= {f"{name[:-3]}-preview.png" for name in files if name.endswith(".py")}
-        if own := drawn.intersection(files):
-            tally[DRAWN] += len(own)
+        tally.update({DRAWN: len(own)} if (own := drawn.intersection(files)) else {})
         yield folder, [name for name in files if name not in own]
         start = f"{folder}/" if folder else ""
         pending += [(start + name, (*above, identity)) for name in reversed(inner)]
@@ -328,10 +324,6 @@ def image_suffix(name: str) -> bool:
     return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
 
 
-_FOLDERS_CACHED = 4
-"""Number of folders whose names are cached: images come folder by folder, and so do their masks."""
-
-
 def image_places(root: Path, path: str) -> dict[str, str]:
     """Return the path of each image below `root` by its name, if `path` begins with `**/`. SourceError for two of one name."""
     places: dict[str, str] = {}
@@ -346,7 +338,7 @@ class Companions:
     """Looks up files by pattern below one root. It lists each folder once, which is faster than asking for every file."""
 
     def __init__(self, root: Path) -> None:
-        @lru_cache(_FOLDERS_CACHED)
+        @lru_cache(4)  # images come folder by folder, and so do their masks
         def names_in(folder: str) -> frozenset[str]:
             try:
                 names = names_of(root / folder)

@@ -121,22 +121,21 @@ class ObjectField:
                 {**annotation, **{name: _times(annotation[name], size) for name in numbers if name in annotation}}
                 for annotation in objects
             ]
-        check_not_shares(
-            [box for annotation in objects if not annotation.get("void") for box in _outlines(annotation)], objects
-        )
-        whole, faults = list[dict[str, Any]](), list(part.get("dropped", ()))
-        by_box: dict[tuple[float, ...], list[dict[str, Any]]] = {}
+        counted = [annotation for annotation in objects if not annotation.get("void")]
+        outlines = [(annotation.get("box"), *(annotation.get("polygons") or ())) for annotation in counted]
+        check_not_shares([outline for of_one in outlines for outline in of_one if outline is not None], objects)
+        whole, contents, faults = [], list[dict[str, Any]](), list(part.get("dropped", ()))
         for one in objects:
             try:
                 made = _whole(one, size)
             except SampleError as fault:
                 faults.append(fault.reason)
                 continue
-            alike = by_box.setdefault((made["label"], *(made.get("box") or ())), [])
-            if first := next((other for other in alike if _unnamed(other) == _unnamed(made)), None):
-                faults.append(f"{made['id']} is the same object as {first['id']}")
+            content = {name: value for name, value in made.items() if name not in ("id", "number")}
+            if content in contents:
+                faults.append(f"{made['id']} repeats another object of the image")
                 continue
-            alike.append(made)
+            contents.append(content)
             whole.append(made)
         if faults and (self.bad_annotations == "reject" or not whole):
             raise SampleError(faults[0])
@@ -215,10 +214,6 @@ def _whole(annotation: Objects, size: Size) -> dict[str, Any]:
     far = f"its box {_box_text(box)}" if _further_outside(box, size) else far
     (cut,) = check_boxes(np.array([box], np.float64), size, [annotation["id"]], "cut").tolist()
     return {**annotation, "box": cut, "far": far}
-
-
-def _unnamed(annotation: Objects) -> dict[str, Any]:
-    return {name: value for name, value in annotation.items() if name not in ("id", "number")}
 
 
 def _further_outside(values: Sequence[float], size: Size) -> bool:
@@ -378,10 +373,6 @@ def check_not_shares(outlines: Sequence[Sequence[float]], objects: Sequence[Any]
             f"{name}all boxes of the image, such as {_box_text(outlines[0])}, are inside of its first pixel: are these shares of "
             "width and height (in tables: box_format='rel_xyxy')?"
         )
-
-
-def _outlines(annotation: Objects) -> list[list[float]]:
-    return [*([annotation["box"]] if annotation.get("box") is not None else []), *(annotation.get("polygons") or [])]
 
 
 def _box_text(row: Sequence[float]) -> str:

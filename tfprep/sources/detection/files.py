@@ -59,7 +59,7 @@ class Files:
     def of(root: Path, ignore: Sequence[str] = ()) -> Files:
         """List the files, without those whose path fits a pattern of `fnmatch`. SourceError if a folder cannot be listed."""
         every, ignored = list[str](), list[str]()
-        for folder, names in folders_in(root):
+        for folder, names in folders_in(root, Counter()):
             for path in (join(folder, name) for name in names if may_hold_data(name)):
                 (ignored if any(fnmatchcase(path, pattern) for pattern in ignore) else every).append(path)
         return Files(root, sorted(every, key=lambda path: path.count("/")), ignored)
