@@ -424,6 +424,8 @@ def test_the_limit_of_pixels_is_an_option(tmp_path):
         check_pixels(1, large)
     with pytest.raises(SampleError, match=rf"sources.Pixels\(max_pixels={large}\)"):
         check_pixels(1, large)
+    with pytest.raises(SampleError, match=r"exceeds limit of \d+ pixels.*sources.Pixels\(max_pixels="):  # Pillow's own
+        images.decode_image(written(Image.new("1", (20_000, 10_000)), "PNG"))
     for wrong in (0, -1, "x"):
         with pytest.raises(RecipeError, match="max_pixels is a number of pixels from 1"):
             sources.Pixels(max_pixels=wrong)

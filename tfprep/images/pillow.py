@@ -155,8 +155,8 @@ def opened(data: bytes, *, frames: bool = False) -> Iterator[Image.Image]:
             yield image
     except UnidentifiedImageError as error:
         raise SampleError(f"not an image: no known format begins with the bytes {data[:8]!r}") from error
-    except Image.DecompressionBombError as error:  # a package has lowered Image.MAX_IMAGE_PIXELS
-        raise SampleError(f"Pillow refuses it: {error}") from error
+    except Image.DecompressionBombError as error:
+        raise SampleError(f"{error} If it is none, say how many it may have: sources.Pixels(max_pixels=...)") from error
     except (OSError, ValueError, SyntaxError, EOFError, ArithmeticError, LookupError, TypeError, RuntimeError) as error:
         raise SampleError(f"not a whole image: {error or type(error).__name__}") from error
 
