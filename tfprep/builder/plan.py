@@ -221,7 +221,7 @@ def _default_shards(samples: int, raw_bytes: int) -> int:
 # --- versions ----------------------------------------------------------------------------------------------------------
 
 
-MAKER = 11
+MAKER = 12
 """Raised whenever tfprep itself makes other bytes of the same recipe and inputs, so that older shards are built again."""
 PRECISE_OPENCV = 5
 """The first version whose `warpAffine` interpolates at exact coordinates instead of a table of 32 x 32 fractions."""

@@ -31,6 +31,7 @@ Polygons are drawn by pycocotools, larger objects first, so that a small object 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -124,7 +125,7 @@ class ObjectField:
         counted = [annotation for annotation in objects if not annotation.get("void")]
         outlines = [(annotation.get("box"), *(annotation.get("polygons") or ())) for annotation in counted]
         check_not_shares([outline for of_one in outlines for outline in of_one if outline is not None], objects)
-        whole, contents, faults = [], list[dict[str, Any]](), list(part.get("dropped", ()))
+        whole, contents, faults = [], set[str](), list(part.get("dropped", ()))
         for one in objects:
             try:
                 made = _whole(one, size)
@@ -132,10 +133,10 @@ class ObjectField:
                 faults.append(fault.reason)
                 continue
             content = {name: value for name, value in made.items() if name not in ("id", "number")}
-            if content in contents:
+            if (text := json.dumps(content, sort_keys=True, default=repr)) in contents:
                 faults.append(f"{made['id']} repeats another object of the image")
                 continue
-            contents.append(content)
+            contents.add(text)
             whole.append(made)
         if faults and (self.bad_annotations == "reject" or not whole):
             raise SampleError(faults[0])
