@@ -251,7 +251,8 @@ class Pipeline:
         """Note that so many rows of a batch are filled; complete it after the last one."""
         if not batch.fill(rows) or batch.future.done():
             return
-        if self.pool is not None and (self.plan.mixing is not None or self.plan.channels_first):
+        in_pool = self.pool is not None and state is self.pool.state
+        if in_pool and (self.plan.mixing is not None or self.plan.channels_first):
             self.threads.submit(lambda _: self.complete(batch))  # it would hold up the thread of the pool
         else:
             self.complete(batch)

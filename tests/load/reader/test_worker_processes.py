@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -148,6 +149,18 @@ def compare_with_threads(data, count, **options):
     check_same(batches(data, len(given), **threads), given)
     assert report["workers"]["kind"] == "processes"
     return report
+
+
+@pytest.mark.parametrize("options", [{"mix": [augment.MixUp(0.4)]}, {"layout": "NCHW"}])
+def test_a_batch_by_its_step_needs_no_threads(data, options):
+    """Neither those that complete the batches of processes."""
+    options = {"fields": ["image", "label"], "timeout_s": 20, **options}
+    with stream(data, **options) as loader:
+        found = []
+        reader = threading.Thread(target=lambda: found.append(loader[1]), daemon=True)
+        reader.start()
+        reader.join(20)
+        check_same(batches(data, 2, seed=0, workers="threads", **options)[1:], found)
 
 
 def test_arrays_of_no_bytes(make_dataset):
