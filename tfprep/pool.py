@@ -359,16 +359,15 @@ class Pool:
 
         When processes cannot go on, all tasks that are left get the reason as a BuildError. A second call does nothing.
         """
-        if self._thread is not None or self.stopped:
-            return
-        self._callback = callback
-        thread = threading.Thread(target=self._call_back, name="tfprep-pool", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:
-            self.failure, self.stopped = f"the thread that starts them cannot be started ({error})", True
-        else:
-            self._thread = thread
+        with self._lock:  # Ctrl-C may end an earlier call before or after the thread has started
+            if self.stopped or (self._thread is not None and self._thread.is_alive()):
+                return
+            self._callback = callback
+            self._thread = threading.Thread(target=self._call_back, name="tfprep-pool", daemon=True)
+            try:
+                self._thread.start()
+            except RuntimeError as error:
+                self.failure, self.stopped = f"the thread that starts them cannot be started ({error})", True
 
     def workers(self) -> tuple[Process, ...]:
         return tuple(self._processes)
@@ -384,7 +383,7 @@ class Pool:
         self.stopped = True
         for process in list(self._processes):
             process.kill()
-        if self._thread is None:
+        if self._thread is None or not self._thread.is_alive():
             self._end_all()
         elif self._thread is not threading.current_thread():
             self._thread.join()

@@ -12,14 +12,17 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 import tfprep
 from tests.conftest import write_dataset
-from tests.load.batches import batches, overwrite
+from tests.load.batches import batches, check_same, overwrite
+from tests.waiting import wait_until
 from tests.warm_python import run_python
 from tfprep import codecs
 from tfprep.errors import RecordError
+from tfprep.load.reader.workers import ENTRY
 
 PACKAGES = {"numpy_loader": "numpy", "torch_loader": "torch", "jax_loader": "jax", "loader": "tensorflow"}
 OPTIONS = {
@@ -138,6 +141,38 @@ def test_control_c_at_the_end_of_a_pass_loses_no_batch(data):
             break
         number += 1
     assert number > 50
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no memfd_create")
+@pytest.mark.parametrize("name", ["tfprep-pool", "tfprep-read-0"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_control_c_while_a_thread_is_started_starts_none_twice(data, monkeypatch, name, when):
+    """Whether it had begun to run or not."""
+    options = {**OPTIONS, "workers": "processes", "threads": 2, "timeout_s": 20}
+    start, interrupted = threading.Thread.start, []
+
+    def interrupt(thread):
+        if when == "after":
+            start(thread)
+        if thread.name == name and not interrupted:
+            interrupted.append(thread)
+            raise KeyboardInterrupt
+        if when == "before":
+            start(thread)
+
+    others = set(threading.enumerate())
+    expected = batches(data, 2, batch_size=5, **OPTIONS)
+    with closing(data.numpy_loader("train", 5, **options)) as loader, monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupt)
+        waiting = iter(loader)
+        with pytest.raises(KeyboardInterrupt):
+            next(waiting)
+        check_same(expected, [next(waiting), next(waiting)])
+        wait_until(lambda: loader.report()["workers"]["started"])
+        running = set(threading.enumerate()) - others
+        assert [thread.name for thread in running].count("tfprep-pool") == 1
+        assert sum(ENTRY in process.cmdline() for process in psutil.Process().children()) == 2
+    wait_until(lambda: not set(threading.enumerate()) - others)
 
 
 @pytest.fixture

@@ -139,9 +139,8 @@ class Threads:
         self._tasks.put(task)
 
     def stop(self) -> None:
-        """End each thread after the tasks that were submitted before."""
-        for _ in self.threads:
-            self._tasks.put(None)
+        """End the threads after the tasks that were submitted before."""
+        self._tasks.put(None)
 
     def join(self) -> None:
         """Wait for the threads, at most `JOIN_S` together."""
@@ -159,6 +158,7 @@ def _run_tasks(tasks: SimpleQueue[Task | None], state: ThreadState) -> None:
         task(state)
         del task  # the memory of its batch
         state.enter("waiting for work")
+    tasks.put(None)  # for the next thread: after Ctrl-C in `grow` the number of threads is not known
 
 
 # --- the loader that a thread takes batches from, for monitors that see only a framework's loop ---------------------------
