@@ -227,3 +227,10 @@ def test_the_signature_of_a_call_names_the_options_that_it_takes(data):
     assert options(data.numpy_loader) == options(data.torch_loader) == known
     assert options(data.loader) == options(data.keras_loader) == options(data.jax_loader) == known - {"layout"}
     assert options(data.subset("train").loader) == options(data.loader)
+
+
+@pytest.mark.parametrize("rule", [{}, {"balance": "label"}, {"weights": []}, {"weights": {"cat": 1}}])
+def test_a_split_without_samples(make_dataset, rule):
+    data = tfprep.open(make_dataset(samples={"train": 4, "val": 0}, fields=["label"]).path)
+    with pytest.raises(LoaderError, match="no sample is left to load"):
+        data.numpy_loader("val", 2, training=True, **rule)

@@ -142,7 +142,7 @@ def select(table: RecordTable, options: LoaderOptions, least: int) -> Selection:
             )
         return _in_buckets(table, rows, options.bucket.sizes, options.batch_size, least)
     numbers = np.arange(table.samples) if rows is None else rows
-    if not rules:
+    if not rules or not len(numbers):
         return UniformSampler(len(numbers)), rows, ()
     weights, stratum, count = np.ones(len(numbers)), np.zeros(len(numbers), np.int64), len(numbers)
     if options.balance is not None:
