@@ -245,7 +245,9 @@ def use(count):
 
 gc.set_threshold(100, 5, 5)  # collections in all threads, also in reading threads that have a lock
 make = getattr(tfprep.open(sys.argv[1]), "numpy_loader" if sys.argv[2] == "numpy" else "loader")
-loader = make("train", 8, threads=4, prefetch=2, cache=False, workers="threads").repeat()
+# A collection in a reading thread may destroy an iterator of tf.data, whose end waits for TensorFlow's thread, which waits for
+# what the reading thread is at: `timeout_s` ends that.
+loader = make("train", 8, threads=4, prefetch=2, cache=False, workers="threads", timeout_s=30).repeat()
 iterable = loader.eager() if sys.argv[2] == "eager" else loader
 before = use(3)
 gc.freeze()
