@@ -39,15 +39,12 @@ def test_what_cannot_be_mixed_is_refused(data):
     data.numpy_loader("val", 1, mix=[augment.CutMix()], fields=["image", "label"])
 
 
-@pytest.mark.parametrize(
-    ("dtype", "atol"), [(np.uint16, 0.5), (np.int32, 0.5), (np.float32, 1e-2), (np.float16, 32), (np.complex64, 1e-2)]
-)
+@pytest.mark.parametrize(("dtype", "atol"), [(np.uint16, 0.5), (np.int32, 0.5), (np.float32, 1e-2), (np.float16, 32)])
 def test_a_weighted_sum_of_wider_numbers(dtype, atol):
-    numbers = np.random.default_rng(0).integers(0, 60000, (2, 1, 500))
-    a, b = rows = (numbers * (1 - 1j) if dtype is np.complex64 else numbers).astype(dtype)
-    expected = (100 * a.astype(complex) + 156 * b.astype(complex)) / 256
+    a, b = rows = np.random.default_rng(0).integers(0, 60000, (2, 1, 500)).astype(dtype)
+    expected = (100 * a.astype(float) + 156 * b.astype(float)) / 256
     mix_rows(rows, [Mixture(100), Mixture()])
-    np.testing.assert_allclose(rows[0].astype(complex), expected, atol=atol)
+    np.testing.assert_allclose(rows[0].astype(float), expected, atol=atol)
 
 
 def test_cutmix_replaces_masks_and_maps_in_the_box_of_the_image(data):

@@ -223,5 +223,5 @@ def _blend(own: Array, other: Array, weight: int) -> None:
         wide = own.astype(np.int64) * weight + other.astype(np.int64) * (PARTS - weight)
         own[...] = (wide + PARTS // 2) >> 8
     else:
-        share, dtype = np.float32(weight / PARTS), "complex64" if own.dtype.kind == "c" else "float32"
-        own[...] = own.astype(dtype) * share + other.astype(dtype) * (np.float32(1) - share)
+        share = np.float32(weight / PARTS)
+        own[...] = own.astype("float32") * share + other.astype("float32") * (np.float32(1) - share)
