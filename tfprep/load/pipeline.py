@@ -68,12 +68,8 @@ class Pipeline:
         self._held: dict[str, Any] = {"kind": "none"}  # what the cache of a closed pipeline held
         self.plan = plan = plan_loader(sources, options)
         self.start_step, workers, reading = plan.first_step, plan.workers, plan.reading
-        self.sources, self.options, self.outputs, self.schedule = (
-            plan.sources,
-            plan.options,
-            plan.outputs,
-            plan.schedule,
-        )
+        self.sources, self.options = plan.sources, plan.options
+        self.outputs, self.schedule = plan.outputs, plan.schedule
         shared = SharedMemory() if workers.processes else None
         if options.host.count > 1:
             _warn_of_versions(sources)

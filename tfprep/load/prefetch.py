@@ -216,12 +216,13 @@ class Prefetcher:
         pipeline = self._pipeline
         with self._room:
             self._due |= more or {}
+            held = sum([other.nbytes for one in list(self._window) if (other := one.fetched) is not None])
             for step in sorted(self._due):
                 batch, fetched = self._due[step]
-                held = sum([other.nbytes for one in list(self._window) if (other := one.fetched) is not None])
                 if step > self.step and fetched.nbytes and held + fetched.nbytes > pipeline.plan.memory.fetch_bytes:
                     break
                 batch.fetched = fetched
+                held += fetched.nbytes
                 del self._due[step]
                 for part in fetched.ranges:
                     pipeline.requests.submit(partial(_fetch, weakref.ref(self), batch, fetched, part))

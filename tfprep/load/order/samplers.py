@@ -184,6 +184,12 @@ class WeightedSampler:
         return np.cumsum(self.sizes)
 
     @cached_property
+    def begins(self) -> Numbers:
+        """For each stratum the first item of an epoch that is of it."""
+        quotas: Numbers = np.array(self.quotas, np.int64)
+        return np.cumsum(quotas) - quotas
+
+    @cached_property
     def ends(self) -> Words:
         """The expected counts of an epoch in units of 2^-32, added up: at the end of a stratum exactly the sum of the quotas."""
         weights, quotas = self.weights, np.array(self.quotas)
@@ -192,7 +198,7 @@ class WeightedSampler:
         total, first = np.concatenate([[0.0], np.cumsum(weights)]), self.stops - self.sizes
         stratum = np.repeat(np.arange(len(quotas)), self.sizes)
         share = (total[1:] - total[first][stratum]) / (total[self.stops] - total[first])[stratum]
-        counts = (np.cumsum(quotas) - quotas)[stratum] + share * quotas[stratum]
+        counts = self.begins[stratum] + share * quotas[stratum]
         return words(np.rint(counts * UNIT))
 
     def samples(self, item: Words, epoch: Words) -> tuple[Words, Words]:
@@ -211,9 +217,8 @@ class WeightedSampler:
     def substitute(self, sample: Words, draw: Words) -> Words:
         """Any sample of the same stratum, in proportion to the weights."""
         stratum = np.searchsorted(self.stops, sample.astype(np.int64), "right")
-        quotas, unit = words(self.quotas), np.uint64(UNIT)
-        begin = (np.cumsum(quotas) - quotas)[stratum]
-        position = (begin + below(draw, quotas[stratum])) * unit + draw % unit
+        item = words(self.begins)[stratum] + below(draw, words(self.quotas)[stratum])
+        position = item * np.uint64(UNIT) + draw % np.uint64(UNIT)
         chosen: Words = np.searchsorted(self.ends, position, "right").astype(np.uint64)
         return chosen
 
