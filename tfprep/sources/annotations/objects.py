@@ -31,7 +31,7 @@ Polygons are drawn by pycocotools, larger objects first, so that a small object 
 
 from __future__ import annotations
 
-import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -125,7 +125,7 @@ class ObjectField:
         counted = [annotation for annotation in objects if not annotation.get("void")]
         outlines = [(annotation.get("box"), *(annotation.get("polygons") or ())) for annotation in counted]
         check_not_shares([outline for of_one in outlines for outline in of_one if outline is not None], objects)
-        whole, contents, faults = [], set[str](), list(part.get("dropped", ()))
+        whole, by_place, faults = [], defaultdict[str, list[Any]](list), list(part.get("dropped", ()))
         for one in objects:
             try:
                 made = _whole(one, size)
@@ -133,10 +133,11 @@ class ObjectField:
                 faults.append(fault.reason)
                 continue
             content = {name: value for name, value in made.items() if name not in ("id", "number")}
-            if (text := json.dumps(content, sort_keys=True, default=repr)) in contents:
+            others = by_place[repr((made.get("box"), made.get("corners"), made.get("points")))]
+            if content in others:
                 faults.append(f"{made['id']} repeats another object of the image")
                 continue
-            contents.add(text)
+            others.append(content)
             whole.append(made)
         if faults and (self.bad_annotations == "reject" or not whole):
             raise SampleError(faults[0])
