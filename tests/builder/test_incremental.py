@@ -420,6 +420,17 @@ def test_another_file_of_the_same_size_and_time_is_seen(bitmaps, change):
     assert bitmaps.due() == "nothing to build: 3 shards up to date"
 
 
+def test_a_build_after_the_pointer_was_set_back_equals_one_from_nothing(bitmaps):
+    """All versions have equal names and sizes; the receipts are those of the last one."""
+    for number in range(3):
+        path = bitmaps.data / "cat/4.bmp"
+        path.write_bytes(path.read_bytes()[:-9] + bytes([number] * 9))
+        bitmaps.build(keep=5)
+    (bitmaps.out / "tfprep.json").write_text('{"version": 1}')
+    bitmaps.build(keep=5)
+    assert digests(bitmaps.out) == bitmaps.from_nothing()
+
+
 def test_an_archive_that_is_packed_again_with_its_old_time_is_seen(bitmaps):
     folder, bitmaps.data = bitmaps.data, bitmaps.data.with_name("packed")
     bitmaps.data.mkdir()

@@ -194,6 +194,9 @@ def test_versions_that_were_copied_without_the_pointer_are_named(publish, tmp_pa
     with pytest.raises(DatasetError, match=r"nothing says which is current; open one of them, such as .*copy/v0001"):
         tfprep.open(tmp_path / "copy")
     assert tfprep.open(tmp_path / "copy/v0001").path == tmp_path / "copy/v0001"
+    (tmp_path / "copy/tfprep.json").write_text('{"version": 2}')
+    with pytest.raises(DatasetError, match=r"copy/v0002, the current version, is not there .*: copy the dataset again"):
+        tfprep.open(tmp_path / "copy")
 
 
 def test_unchanged_files_are_shared_and_nothing_is_written_in_place(publish, tmp_path):
@@ -230,7 +233,7 @@ def test_a_pointer_that_is_damaged_or_of_another_format_is_named(publish, tmp_pa
         with pytest.raises(DatasetError, match=r"tfprep\.json is damaged, or of another version of tfprep"):
             tfprep.open(tmp_path / "out")
     pointer.write_text('{"version": 7}')
-    with pytest.raises(DatasetError, match="v0007 was removed or moved"):
+    with pytest.raises(DatasetError, match="v0007, the current version, is not there"):
         tfprep.open(tmp_path / "out")
     pointer.write_text('{"version": 999999999999999999}')
     publish(1000)  # counts from the versions that are there
@@ -277,6 +280,10 @@ def test_a_link_to_another_version_is_set_right_and_what_else_has_that_name_stay
     (tmp_path / "out/current").mkdir()
     publish(0)
     assert current_version(tmp_path / "out").number == 4
+    (tmp_path / "out/current").rmdir()
+    shutil.copytree(tmp_path / "out/v0004", tmp_path / "out/current")  # as copies do that follow links
+    with pytest.warns(UserWarning, match="out/current is a copy of a version, so that other tools read old data there"):
+        publish(1000)
 
 
 def test_hidden_files_of_the_user_beside_a_dataset_stay(publish, tmp_path):
@@ -360,3 +367,24 @@ def test_older_versions_stay_where_a_folder_cannot_be_locked(publish, tmp_path, 
     (out / "tfprep.json").write_text('{"version": 3}')  # killed before the pointer was replaced
     publish(0)
     assert tfprep.open(out).version.number == 5
+
+
+def test_a_dataset_of_a_lower_layer_gets_new_versions(publish, tmp_path, monkeypatch):
+    """overlayfs, as of an image that a container runs, renames no folder of a lower layer (rename(2), EXDEV)."""
+    out = tmp_path / "out"
+    publish(0)
+    lower = [os.open(path, os.O_RDONLY) for path in (out / "v0001", out / ".tfprep/new")]  # they keep their inodes
+    real = os.rename
+
+    def as_on_overlayfs(source, target):
+        if any(os.path.samestat(os.fstat(folder), os.stat(source)) for folder in lower):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        real(source, target)
+
+    monkeypatch.setattr(os, "rename", as_on_overlayfs)
+    publish(1000, keep=0)
+    publish(1000, keep=0)
+    for folder in lower:
+        os.close(folder)
+    assert sorted(path.name for path in out.glob("v*")) == ["v0001", "v0003"]
+    assert current_version(out).number == 3

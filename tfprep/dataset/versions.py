@@ -247,7 +247,12 @@ def hold_current(path: PathOrUrl, number: int | None = None) -> tuple[Version, H
             return version, hold(version)
         except DatasetError:
             if find_version(path, number) == version:
-                raise
+                if version.is_chosen:
+                    raise
+                raise DatasetError(
+                    f"{version.path}, the current version, is not there or lost its {MANIFEST}: copy the dataset again, or run "
+                    "the build again"
+                ) from None
     raise DatasetError(f"{path} is published again and again while it is opened; open it when the builds have ended")
 
 
@@ -343,6 +348,8 @@ class NewVersion:
             with suppress(DatasetError):
                 self.is_pointed = current_version(self.root) == self.before
             with writing(self.folder):
+                with suppress(OSError):
+                    self.folder.rmdir()  # overlayfs renames no folder of a lower layer, as of the image of a container
                 self.folder.mkdir(parents=True, exist_ok=True)
             self._open = stack.pop_all()
         return self
@@ -554,6 +561,9 @@ def find_current(root: Path) -> Version | None:
 def _point_link(version: Version) -> None:
     """Make `current` a link to the version. The pointer decides: a file system without links is not an error."""
     link, target = version.root / CURRENT, version.path.name
+    if not link.is_symlink() and (link / MANIFEST).exists():  # `cp -rL`, zip and Windows copy what a link leads to
+        rule = f"{link} is a copy of a version, so that other tools read old data there"
+        warnings.warn(f"{rule}: remove it", stacklevel=2)
     before = os.readlink(link) if link.is_symlink() else None
     if before == target or (not _FOLDER.match(before) if before is not None else link.exists()):
         return  # it is right already, or of somebody else
@@ -575,17 +585,14 @@ def _tidy(root: Path) -> None:
     current = find_current(root)
     if current is None:
         return
-    new = root / NEW
-    for number, path in _local_versions(root).items():  # shards without a manifest, which was lost, are used again
-        if number <= current.number or (new.exists() and any(new.iterdir())):
-            continue
-        with (
-            suppress(BlockingIOError, BuildError),
-            file_locked(path, BlockingIOError()),
-        ):  # not held, as far as locks tell
-            with suppress(OSError):
-                new.rmdir()
-            os.rename(path, new)  # it was moved here, and the pointer was not replaced
+    new, versions = root / NEW, _local_versions(root)  # shards without a manifest, which was lost, are used again
+    last = max(versions, default=0)  # the receipts are those of the last one, also where the pointer was set back
+    if last > current.number and not (new.exists() and any(new.iterdir())):
+        with suppress(OSError):
+            new.rmdir()
+        # It was moved here, and the pointer was not replaced. Not held, as far as locks tell.
+        with suppress(OSError, BuildError), file_locked(versions[last], BlockingIOError()):
+            os.rename(versions[last], new)
     _point_link(current)
 
 
@@ -605,8 +612,9 @@ def remove_old(root: PathOrUrl, keep: int = 1) -> int:
     place, freed = folder_at(root), 0
     for number in older_versions(place, keep):
         path, aside = version_folder(place, number), place / PRIVATE / f"removed-{number}"
-        # Not held, as far as locks tell: on NFS an exclusive lock of a folder is an error, and versions stay.
-        with writing(path), suppress(BlockingIOError, BuildError), file_locked(path, BlockingIOError()):
+        # Not held, as far as locks tell. Where an exclusive lock of a folder (NFS), or the renaming of an old one (a lower layer
+        # of overlayfs), is an error, versions stay.
+        with suppress(OSError, BuildError), file_locked(path, BlockingIOError()):
             os.rename(path, aside)  # in one step, so that nobody opens half of it
             freed += own_bytes(aside)
             shutil.rmtree(aside, ignore_errors=True)
