@@ -289,8 +289,8 @@ class Build:
         if self.new.copied:
             self.log_event(
                 "warning",
-                f"{self.new.copied} unchanged files were copied: the file system of {self.layout.out} has no hard links, so that "
-                "each version takes the space of a whole dataset",
+                f"{self.new.copied} unchanged files were copied: {self.layout.out} has no hard links, or not to files of another "
+                "user, so that each version takes the space of a whole dataset",
             )
         for group in (before.groups.keys() if before else set()) - manifest.groups.keys():
             self.log_event(

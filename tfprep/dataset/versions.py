@@ -31,7 +31,7 @@ import socket
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -424,14 +424,14 @@ class NewVersion:
             path.write_bytes(text.encode("utf-8", "surrogateescape"))
         return path
 
-    def clear(self) -> None:
-        """Remove what is left of earlier runs and was not added to the version."""
+    def clear(self, kept: Container[str] = ()) -> None:
+        """Remove the files of runs that did not publish them, but for those of these names."""
         with writing(self.folder):
             for path in sorted(self.folder.rglob("*"), reverse=True):
                 if path.is_dir() and not path.is_symlink():
                     with suppress(OSError):
                         path.rmdir()
-                elif path.relative_to(self.folder).as_posix() not in self._names:
+                elif path.relative_to(self.folder).as_posix() not in kept:
                     path.unlink()
 
     def complete(self, manifest: Manifest) -> Path:
@@ -455,7 +455,7 @@ class NewVersion:
         except DatasetError as error:
             raise BuildError(f"nothing was published, because nobody could read it: {error}") from error
         self.write(MANIFEST, text)
-        self.clear()
+        self.clear(self._names)
         with writing(self.folder):
             for name, is_durable in self._names.items():
                 if not is_durable:

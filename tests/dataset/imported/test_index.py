@@ -336,7 +336,7 @@ REFUSED = [
     (b"hello", "", {}, NO_RECORDS),
     (b"x" * 100, "", {}, NO_RECORDS),
     (archive(), "", {}, NO_RECORDS),
-    (b"", "", {}, "hold no record"),
+    (b"", "", {}, "hold no record that can be read$"),
     (b"", "", {"shards": "b*"}, "names no file"),
     (b"", "", {"out": "s3://bucket/index"}, "is written to a local folder, not to s3://bucket/index"),
     (b"", "", {"split": None}, "Name it with --split"),
@@ -425,7 +425,12 @@ def test_appending_reads_only_new_shards(tmp_path):
     report = index(tmp_path)
     assert report.scanned == ("2.tfrecord",)
     assert numbers_of(tmp_path) == list(range(30))
-    assert index(tmp_path).scanned == ()
+    for content in (None, b"damaged"):  # without a change no version is published
+        if content is not None:
+            (report.out / "v0002/index.parquet").write_bytes(content)
+        assert index(tmp_path).scanned == ()
+        assert tfprep.open(report.out).version.number == (2 if content is None else 3)
+        assert numbers_of(tmp_path) == list(range(30))
     write(tmp_path / "1.tfrecord", examples[30:])
     assert index(tmp_path).scanned == ("1.tfrecord",)
     assert numbers_of(tmp_path) == [*range(10), *range(30, 40), *range(20, 30)]

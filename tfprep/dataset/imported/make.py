@@ -34,7 +34,7 @@ from tfprep.dataset.imported.schema import IndexedField, decide_fields, sized_ra
 from tfprep.dataset.imported.shards import Place, Shard, common_root, find_source, missing_shards, name_below, root_of
 from tfprep.dataset.index import label_type, numpy_column, schema
 from tfprep.dataset.locations import with_rows, write_rows
-from tfprep.dataset.manifest import Imported, digest_of, kept_fields
+from tfprep.dataset.manifest import Imported, digest_of, kept_fields, matches
 from tfprep.dataset.names import BESIDE, INDEX, LOCATIONS, MANIFEST, PRIVATE, REJECTS
 from tfprep.dataset.versions import NewVersion, version_folder
 from tfprep.errors import DatasetError
@@ -118,7 +118,8 @@ def index_tfrecords(
         _check_whole(named, receipts, skip=skip)
         root = common_root([shard.path for shard in shards])
         if not (records := sum(receipt.records for receipt in receipts.values())):
-            raise DatasetError(f"{root}: the shards hold no record")
+            reason = next((f"; {lost.reason}" for receipt in receipts.values() for lost in receipt.lost), "")
+            raise DatasetError(f"{root}: the shards hold no record that can be read{reason}")
         summaries = dict[str, Summary]()
         for receipt in receipts.values():
             for feature, numbers in receipt.features.items():
@@ -255,7 +256,7 @@ def _publish(
     new: NewVersion, name: str, splits: Mapping[str, Sequence[Shard]], receipts: Mapping[Shard, Scanned],
     fields: Sequence[IndexedField], raster: str, left_out: Mapping[str, str], old: Manifest | None,
 ) -> Manifest:  # fmt: skip
-    """Publish the dataset as the current version; the index has the height and width of the feature `raster`."""
+    """Publish the dataset, unless the current version is the same; the index has the height and width of `raster`."""
     root = common_root([shard.path for shard in receipts])
     infos = {field.name: FieldInfo(field.spec, dict(field.codec)) for field in fields}
     values = {field.name: pa.type_for_alias(field.spec.dtype) for field in fields if field.column}
@@ -321,6 +322,10 @@ def _publish(
     names = [[file.name, file.bytes] for file in manifest.shard_files()]
     identity = hashlib.sha256(json.dumps([digests[LOCATIONS].sha256, names]).encode()).hexdigest()
     manifest = replace(manifest, files=digests, fingerprint=identity, added=kept_fields(old, manifest))
+    current = new.before.path if new.before and new.is_pointed and manifest == old else None
+    if current and all(matches(current / name, digest) for name, digest in digests.items()):
+        new.clear()
+        return manifest
     new.take_added(old.groups if old else {}, manifest.groups)
     new.complete(manifest)
     new.publish()
