@@ -1,7 +1,7 @@
 """A dataset is a set of immutable versions and one small pointer. This module is the only one that publishes.
 
     out/photos/
-      tfprep.json           the pointer: {"version": 4}; the only file that is ever replaced
+      tfprep.json           the pointer: {"version": 4, "keep": 1}; the only file that is ever replaced
       current -> v0004      a link for people and other tools (local folders only), repaired from the pointer
       v0004/                shards, index, `manifest.json`, report: written once
       v0003/                the version before
@@ -77,12 +77,14 @@ class Version:
       number: The number of the version, from 1; 0 for a folder that was copied out of its dataset under another name.
       path: The folder or URL of the version.
       is_chosen: Whether the user named it, by its number or its folder.
+      keep: The number of older versions that stay, as it was given last; None if the pointer does not say.
     """
 
     root: Path
     number: int
     path: Path
     is_chosen: bool = field(default=False, compare=False)
+    keep: int | None = field(default=None, compare=False)
 
 
 def version_folder(root: Path, number: int) -> Path:
@@ -110,14 +112,15 @@ def current_version(root: PathOrUrl) -> Version:
         if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
             raise DatasetError(f"{place} holds no {POINTER}: {_why_not(place)}") from FileNotFoundError()
         raise
-    number = None
-    with suppress(ValueError, RecursionError, KeyError, TypeError):
-        number = json.loads(content)["version"]
+    number = keep = None
+    with suppress(ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        document = json.loads(content)
+        number, keep = document["version"], document.get("keep")
     if type(number) is not int or not 1 <= number < 10**18:
         raise DatasetError(
             f'{path} is damaged, or of another version of tfprep: it is {{"version": N}}. Run the build again'
         )
-    return Version(place, number, version_folder(place, number))
+    return Version(place, number, version_folder(place, number), keep=keep if type(keep) is int else None)
 
 
 def find_version(path: PathOrUrl, number: int | None = None) -> Version:
@@ -475,7 +478,7 @@ class NewVersion:
 
         Args:
           keep: The number of older versions that stay, those that somebody holds besides; None for the number that was given
-            last, at least one. At a store all stay.
+            last, as the pointer says; where it does not, all stay, and so they do at a store.
 
         Returns:
           The version.
@@ -503,23 +506,14 @@ class NewVersion:
                 os.rename(self.folder, self._next.path)
             sync_folder(self.folder.parent)
             sync_folder(self.root)
-            durable_write(self.root / POINTER, json.dumps({"version": self._next.number}) + "\n")
+            if keep is None:
+                keep = self.before.keep if self.before else 1
+            durable_write(self.root / POINTER, json.dumps({"version": self._next.number, "keep": keep}) + "\n")
             _point_link(self._next)
             with writing(self.folder):
                 self.folder.mkdir()
-            # Those that are there are not a measure: some are held, or a process was killed before it removed them.
-            noted = self.root / PRIVATE / "keep"
             if keep is not None:
-                durable_write(noted, f"{keep}\n")
-            else:
-                try:
-                    keep = max(1, int(noted.read_text())) if noted.exists() else 1
-                except (OSError, ValueError):
-                    warnings.warn(
-                        f"{noted} is damaged, so no older version was removed; build with --keep", stacklevel=2
-                    )
-                    keep = sys.maxsize
-            remove_old(self.root, keep)
+                remove_old(self.root, keep)
         self._names.clear()
         self.before = self._next
         return self.before
