@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from tfprep.builder.options import BuildOptions, BuildSummary, Part, PartSummary
 from tfprep.dataset.names import POINTER
 from tfprep.errors import BuildError
 from tfprep.pool import LATER, Pool
-from tfprep.storage.urls import folder_at, is_remote
+from tfprep.storage.urls import folder_at, is_remote, scheme_of
 
 if TYPE_CHECKING:
     from tfprep.builder.cluster import Ray
@@ -183,7 +183,6 @@ def _job(
         # The environment of this process is taken before the recipe is loaded: each worker loads it itself.
         pool = Pool(ENTRY, LATER, worker_count(options), item_timeout_s=options.item_timeout_s)
         engine = stack.enter_context(closing(pool))
-        _check_memory((data, out), options)
         path = Path(recipe) if isinstance(recipe, str | os.PathLike) else None
         is_there = path is None or (path.suffix == ".py" and path.is_file())  # if not, loading it says why
         # The build of a dataset that is there, or may be, may need no worker at all.
@@ -196,12 +195,17 @@ def _job(
 
             data = "." if path is None else data_root(path)
         root = data if is_remote(data) else os.path.expanduser(data)
-        _check_memory((root,), options)
         from tfprep.builder.layout import placed
         from tfprep.builder.run import Build, check_folders, loaded_recipe
         from tfprep.dataset.versions import NewVersion, locked
 
         raw = folder_at(root)
+        for place in (raw, folder_at(out)):
+            if scheme_of(place) == "memory" and worker_count(options):
+                raise BuildError(
+                    f"{place} is in the memory of this process, where worker processes see nothing of it; build with "
+                    "BuildOptions(workers=0), or use a folder or an object store"
+                )
         loaded, file = loaded_recipe(recipe)
         layout = stack.enter_context(placed(os.path.expanduser(out)))
         check_folders(raw, layout.out)
@@ -216,15 +220,3 @@ def _job(
             log = layout.here / layout.parts.name / f"part-{part.number}-of-{part.parts}.log"
         log_event = stack.enter_context(logged_events(log, on_event))
         yield Build(loaded, file, layout, raw, options, engine, on_progress, log_event, new, started)
-
-
-def _check_memory(places: Iterable[str | os.PathLike[str] | None], options: BuildOptions) -> None:
-    """Raise BuildError if worker processes are to read or write `memory://`."""
-    if not worker_count(options):
-        return
-    for place in places:
-        if str(place).startswith("memory://"):
-            raise BuildError(
-                f"{place} is in the memory of this process, where worker processes see nothing of it; build with "
-                "BuildOptions(workers=0), or use a folder or an object store"
-            )
