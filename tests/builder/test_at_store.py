@@ -133,7 +133,10 @@ def test_cleaning_leaves_what_it_does_not_know_and_what_a_build_needs(full, memo
     store.write(killed, b"of a build that was killed")
     local, full.out = full.out, memory
     full.part(0, 2)
-    assert clean(memory, remove=True).unreferenced == (), "all of it is younger than a day"
+    found = clean(memory, remove=True)
+    assert (found.unreferenced, [info.name for info in found.young]) == ((), [killed])
+    with pytest.raises(BuildError, match="v0001 is a version of a dataset, which never changes"):
+        full.build(f"{memory}/v0001")
     monkeypatch.setattr(cleaning, "AGE_S", -60.0)
     found = clean(memory, remove=True)
     assert [info.name for info in found.unreferenced] == [killed]

@@ -187,9 +187,10 @@ def _clean_lines(leftovers: Leftovers, removed: bool) -> Iterator[str]:
     yield f"{leftovers.place}: {found}{rest if leftovers.versions or objects else ''}"
     for number in leftovers.kept:
         yield f"Kept: version {number}, which a process reads, or whose file system has no locks to tell"
-    if leftovers.unfinished:
-        size = units.size(sum(info.bytes for info in leftovers.unfinished))
-        yield f"Kept: {units.number(len(leftovers.unfinished), 'object')} of {size} of a run that has not published"
+    kept = {"of a run that has not published": leftovers.unfinished, "that are not a day old": leftovers.young}
+    for what, infos in kept.items():
+        size = units.size(sum(info.bytes for info in infos))
+        yield from [f"Kept: {units.number(len(infos), 'object')} of {size} {what}"] if infos else []
 
 
 @click.command("export")

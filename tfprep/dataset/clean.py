@@ -28,7 +28,6 @@ from tfprep.storage.store import Store, open_store
 from tfprep.storage.urls import PathOrUrl, folder_at, is_remote, size_of
 
 AGE_S = 24 * 3600.0
-"""Objects at a store that are younger stay: they may be of a build that goes on."""
 _SHARD = r"\w+-\w+\.tfrecord-[0-9]{5}-of-[0-9]{5}(\.idx)?"
 _OURS = re.compile(
     rf"{SHARDS}/([0-9a-f]{{16}}-{_SHARD}|[a-zA-Z]\w*-[0-9a-f]{{12}}/({_SHARD}|{INDEX}|{LOCATIONS}|{MANIFEST}))\Z"
@@ -47,6 +46,7 @@ class Leftovers:
       versions: The bytes of each older version that no other version shares, by its number.
       unreferenced: Objects at a store that neither a version nor an unfinished run refers to.
       unfinished: Objects of an unfinished run; the same run continues from them. They are never removed.
+      young: Unreferenced objects at a store that are not a day old and stay, because a build that goes on may need them.
       freed: The number of bytes that were removed.
       kept: The older versions that were to be removed and are still there: somebody reads them, as far as locks tell.
     """
@@ -55,6 +55,7 @@ class Leftovers:
     versions: Mapping[int, int]
     unreferenced: tuple[ObjectInfo, ...] = ()
     unfinished: tuple[ObjectInfo, ...] = ()
+    young: tuple[ObjectInfo, ...] = ()
     freed: int = 0
     kept: tuple[int, ...] = ()
 
@@ -108,11 +109,12 @@ def _find(root: Path, keep: int) -> Leftovers:
         if _OURS.match(name) and name not in needed and f"{name.rpartition('/')[0]}/" not in needed
     ]
     unfinished = [info for info in ours if info.name in started or f"{info.name.rpartition('/')[0]}/" in started]
-    now, waiting = time.time(), {info.name for info in unfinished}
-    unused = [info for info in ours if info.name not in waiting and now - float(info.modified or 0) > AGE_S]
+    limit, waiting = time.time() - AGE_S, {info.name for info in unfinished}
+    unused = [info for info in ours if info.name not in waiting]
+    old, young = (tuple(i for i in unused if (float(i.modified or 0) < limit) == is_old) for is_old in (True, False))
     folders = {number: f"{version_folder(Path(), number)}/" for number in older}
     sizes = {n: sum(info.bytes for info in ours if info.name.startswith(folder)) for n, folder in folders.items()}
-    return Leftovers(str(root), sizes, tuple(unused), tuple(unfinished))
+    return Leftovers(str(root), sizes, old, tuple(unfinished), young)
 
 
 def _needed(number: int, manifest: Manifest) -> Iterator[str]:

@@ -306,11 +306,9 @@ def locked(root: Path, *, shared: bool = False) -> Iterator[None]:
 
 def check_new(root: Path) -> None:
     """Raise BuildError where no dataset can be written at a path."""
-    if is_remote(root):
-        return
-    if os.fsencode(root.absolute()).decode("utf-8", "ignore") != str(root.absolute()):
+    if not is_remote(root) and os.fsencode(root.absolute()).decode("utf-8", "ignore") != str(root.absolute()):
         raise BuildError(f"{root}: the path is not UTF-8, and Arrow opens no other; choose another with --out")
-    if (root / MANIFEST).exists():
+    if size_of(root / MANIFEST) is not None:
         raise BuildError(f"{root} is a version of a dataset, which never changes; choose another folder")
 
 

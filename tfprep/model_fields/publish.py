@@ -92,8 +92,6 @@ def remove_waiting(root: Path, group: str) -> None:
 
 def _publish(new: NewVersion, manifest: Manifest, plan: FieldsPlan | None = None) -> None:
     """Publish a version with all files of the current one, and those of a plan."""
-    # A fault in it would hide all.
-    parse_manifest(manifest.to_json().encode("utf-8", "surrogateescape"), new.folder / MANIFEST)
     assert new.before is not None
     if is_remote(new.root):
         manifest = manifest.staying_in(new.before.path.name)
