@@ -18,7 +18,8 @@ from tests.examples import serialized, write
 from tests.model_fields.conftest import check_all, check_batch, expected
 from tests.storage.server import copied_to_memory
 from tests.waiting import wait_until
-from tfprep import ModelFields, codecs
+from tfprep import ModelFields, Recipe, codecs, sources
+from tfprep.builder import BuildOptions, build_part
 from tfprep.dataset import index_tfrecords, open_dataset
 from tfprep.dataset.clean import clean
 from tfprep.dataset.manifest import seal
@@ -64,6 +65,19 @@ def test_parts_in_any_order_give_the_same_bytes(site):
         assert "score" not in tfprep.open(site.out).fields
     assert add_fields(site.out, site.fields).shards == 0
     assert site.added_files() == undisturbed
+
+
+def test_shards_stay_that_a_part_of_a_build_has_made(plain):
+    stored = {"image": codecs.Png(), "label": codecs.Scalar()}
+    recipe = Recipe("tiny", sources.Folder("{split}/{label}/*.png"), stored, shards={"train": 3, "val": 1})
+
+    def built():
+        return build_part(recipe, plain.out, plain.data, part=0, parts=2, options=BuildOptions(workers=0)).built_shards
+
+    assert built() == 2
+    add_fields(plain.out, plain.fields)
+    remove_fields(plain.out, "score")
+    assert built() == 0
 
 
 def test_another_model_needs_replace_and_readers_of_the_old_one_go_on(site):

@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 
 CURRENT = "current"
 NEW = f"{PRIVATE}/new"
+SAME_SHARDS = f"{PRIVATE}/same-shards"
+"""The folder of a version with the shards of the current one, made while `NEW` may hold those of a build that goes on later."""
 RUN = "run"
 """The object at a store by which a build takes the number of a version."""
 _FOLDER = re.compile(r"v([0-9]{4,18})\Z")
@@ -323,10 +325,11 @@ class NewVersion:
       copied: The number of files that were copied because the file system has no hard links.
     """
 
-    def __init__(self, root: PathOrUrl, scratch: Path | None = None) -> None:
-        """Args: `root` is the dataset; `scratch` a local folder, in place of `root`, for files on their way to a store."""
+    def __init__(self, root: PathOrUrl, scratch: Path | None = None, folder: str = NEW) -> None:
+        """Args: `root` is the dataset; `scratch` a local folder, in place of `root`, for files on their way to a store; `folder`
+        is `NEW` or `SAME_SHARDS`."""
         self.root = folder_at(root)
-        self.folder = (scratch or self.root) / NEW
+        self.folder = (scratch or self.root) / folder
         self.before: Version | None = None
         self.is_pointed = False
         self.copied = 0
@@ -572,7 +575,7 @@ def _tidy(root: Path) -> None:
         path.unlink(missing_ok=True)
     for folder in (root / PRIVATE).glob("**/"):
         remove_leftovers(folder)
-    for path in (root / PRIVATE).glob("removed-*"):
+    for path in (root / SAME_SHARDS, *(root / PRIVATE).glob("removed-*")):
         shutil.rmtree(path, ignore_errors=True)
     current = find_current(root)
     if current is None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from tfprep.builder.layout import scratch_folder
 from tfprep.builder.options import Part
 from tfprep.dataset.names import fields_receipts
-from tfprep.dataset.versions import NewVersion, current_version, locked
+from tfprep.dataset.versions import SAME_SHARDS, NewVersion, current_version, locked
 from tfprep.errors import BuildError, DatasetError
 from tfprep.load import Data
 from tfprep.load import open as open_data
@@ -176,7 +176,7 @@ def _lock(stack: ExitStack, data: Data, scratch: Path, *, shared: bool) -> NewVe
     if shared:
         stack.enter_context(locked(root, shared=True))
     else:
-        new = stack.enter_context(NewVersion(root, scratch if is_remote(root) else None))
+        new = stack.enter_context(NewVersion(root, scratch if is_remote(root) else None, SAME_SHARDS))
     if current_version(root) != data.version:
         raise BuildError(f"{root} was published again since it was opened; run the same command again")
     return new
