@@ -530,6 +530,9 @@ def test_the_index_moves_with_its_shards_which_may_be_links_and_lie_in_several_f
     index_tfrecords(str(tmp_path / "before/b/*.tfrecord"), "train")
     (tmp_path / "before").rename(tmp_path / "after")
     assert numbers_of(tmp_path / "after/b") == numbers_of(tmp_path / "after/b/tfprep-index") == [1]
+    for _ in range(2):  # the second pattern names the files of the first index, too
+        index_tfrecords(str(tmp_path / "after/**/*"), "train")
+        assert numbers_of(tmp_path / "after") == [0, 1]
 
 
 def test_a_name_may_be_any_bytes_and_a_link_to_nothing_is_an_error(tmp_path):

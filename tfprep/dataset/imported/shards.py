@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 
 from tfprep.dataset.imported.declared import INFO_JSON, tfds_splits
 from tfprep.dataset.manifest import Manifest, read_manifest
-from tfprep.dataset.names import MANIFEST, POINTER, check_name
+from tfprep.dataset.names import BESIDE, MANIFEST, POINTER, check_name
 from tfprep.dataset.versions import find_version
 from tfprep.errors import DatasetError
 from tfprep.storage.address import Url
@@ -21,8 +21,9 @@ from tfprep.storage.store import open_store
 from tfprep.storage.urls import folder_at, is_remote, names_in
 
 _WILDCARD = re.compile(r"[*?\[]")
-_BESIDE = re.compile(r"\..*|.*\.idx", re.DOTALL)
-"""Files that a pattern leaves out: hidden ones, and the places of records that builds and DALI write beside shards."""
+_BESIDE = re.compile(rf"\..*|.*\.idx|{BESIDE}", re.DOTALL)
+"""Files and folders that a pattern leaves out: hidden ones, the places of records that builds and DALI write beside shards, and
+the index."""
 Place = Any
 """A `Path`, or a `Url`."""
 
@@ -102,7 +103,7 @@ def list_shards(pattern: str) -> list[Shard]:
         shards = [
             Shard(folder_at(folder) / info.name, info.bytes, info.version)
             for info in open_store(folder).list(recursive="/" in names)
-            if _fits(info.name.split("/"), names.split("/"))
+            if not any(map(_BESIDE.fullmatch, parts := info.name.split("/"))) and _fits(parts, names.split("/"))
         ]
     else:
         path = Path(os.path.abspath(pattern))
@@ -110,7 +111,8 @@ def list_shards(pattern: str) -> list[Shard]:
         if path.exists() or not _WILDCARD.search(names := path.relative_to(below).as_posix()):
             return [current(path)]
         paths = below.glob(names)
-        shards = [current(file) for file in sorted(paths) if not file.is_dir() and not _BESIDE.fullmatch(file.name)]
+        named = [file for file in sorted(paths) if not any(map(_BESIDE.fullmatch, file.relative_to(below).parts))]
+        shards = [current(file) for file in named if not file.is_dir()]
     if not shards:
         raise DatasetError(
             f"{pattern} names no file; put the pattern in quotes so that the shell does not change it: 'DIR/train-*.tfrecord'"
@@ -124,8 +126,7 @@ def _fits(names: Sequence[str], pattern: Sequence[str]) -> bool:
         return any(_fits(names[skipped:], pattern[1:]) for skipped in range(len(names)))
     if not names or not pattern:
         return not (names or pattern)
-    is_beside = len(names) == 1 and _BESIDE.fullmatch(names[0])
-    return not is_beside and fnmatch.fnmatchcase(names[0], pattern[0]) and _fits(names[1:], pattern[1:])
+    return fnmatch.fnmatchcase(names[0], pattern[0]) and _fits(names[1:], pattern[1:])
 
 
 def current(path: Place) -> Shard:
