@@ -35,7 +35,8 @@ def test_a_write_that_fails_ends_the_build_and_the_next_one_continues(full, work
 
 FORBIDDEN = "choose a folder that this user may write to"
 FULL = "nothing was published. Make room, then run the same command again"
-FIXES = {errno.EROFS: FORBIDDEN, errno.EACCES: FORBIDDEN, errno.ENOSPC: FULL, errno.EDQUOT: FULL}
+MANY = r"raise the limit of open files \(ulimit -n\)"
+FIXES = {errno.EROFS: FORBIDDEN, errno.EACCES: FORBIDDEN, errno.ENOSPC: FULL, errno.EDQUOT: FULL, errno.EMFILE: MANY}
 
 
 @pytest.mark.parametrize(("number", "fix"), FIXES.items())

@@ -20,6 +20,8 @@ from typing import BinaryIO
 
 from tfprep.errors import BuildError, DatasetError
 
+_TOO_MANY, _MORE_FILES = (errno.EMFILE, errno.ENFILE), "raise the limit of open files (ulimit -n)"
+
 
 def regular_size(path: Path) -> int:
     """Return the size of a file of a dataset without opening it.
@@ -53,8 +55,7 @@ def regular_descriptor(path: Path) -> int:
 
 def _cannot_open(path: Path, error: Exception) -> DatasetError:
     reason = getattr(error, "strerror", None) or error
-    many = getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE)
-    fix = "raise the limit of open files (ulimit -n)" if many else "is the dataset complete?"
+    fix = _MORE_FILES if getattr(error, "errno", None) in _TOO_MANY else "is the dataset complete?"
     return DatasetError(f"{path} cannot be opened ({reason}); {fix}")
 
 
@@ -139,6 +140,8 @@ def write_error(path: Path, error: OSError) -> BuildError:
     fix = ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         fix = "; nothing was published. Make room, then run the same command again: a build continues"
+    elif error.errno in _TOO_MANY:
+        fix = f"; {_MORE_FILES}"
     elif error.errno == errno.EISDIR:
         fix = "; a folder has its name: move it away, then run the same command again"
     elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
