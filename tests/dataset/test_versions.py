@@ -387,3 +387,13 @@ def test_a_dataset_of_a_lower_layer_gets_new_versions(publish, tmp_path, monkeyp
         os.close(folder)
     assert sorted(path.name for path in out.glob("v*")) == ["v0001", "v0003"]
     assert current_version(out).number == 3
+
+
+def test_clean_makes_room_on_a_full_disk(publish, tmp_path, monkeypatch):
+    def refused(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    publish(0)
+    publish(1000)
+    monkeypatch.setattr(os, "write", refused)
+    assert clean(tmp_path / "out", remove=True).freed > 0

@@ -292,12 +292,11 @@ def locked(root: Path, *, shared: bool = False) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with file_locked(path, busy, shared=shared) as descriptor:
-            os.ftruncate(descriptor, 0)
-            if not shared:
-                command = without_secrets(" ".join(sys.argv))
-                started = time.strftime("%Y-%m-%d %H:%M:%S")
-                holder = f"process {os.getpid()} on {socket.gethostname()}, started {started}: {command}"
-                os.write(descriptor, os.fsencode(holder))
+            command, started = without_secrets(" ".join(sys.argv)), time.strftime("%Y-%m-%d %H:%M:%S")
+            holder = f"process {os.getpid()} on {socket.gethostname()}, started {started}: {command}"
+            with suppress(OSError):  # on a full disk, where `clean` makes room
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, b"" if shared else os.fsencode(holder))
             yield
     except BuildLockedError as error:
         if error is not busy:
