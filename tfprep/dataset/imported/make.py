@@ -52,7 +52,7 @@ class IndexReport:
         fields: Its fields, with what a user should know about them.
         scanned: The names of the shards that were read.
         bytes: Their bytes.
-        changed: The fields whose shape or type changed since the last time, in words.
+        changed: The fields whose shape or type changed since the last time, and the splits that became smaller, in words.
         missing: The names of shards that the names of others speak of (`x-00000-of-00004`), and that were not given.
     """
 
@@ -155,9 +155,13 @@ def _index_folder(beside: Place, out: str | os.PathLike[str] | None) -> Path:
 
 
 def _changes(old: Manifest | None, new: Manifest) -> Iterator[str]:
-    """Yield the fields that are not as before, in words."""
+    """Yield the fields that are not as before, and the splits that became smaller, in words."""
     if old is None:
         return
+    for name, split in old.splits.items():
+        if split.samples > (left := new.splits[name].samples):
+            rule = "a split has the shards of its last pattern only"
+            yield f"{name} had {split.samples:,} samples, it has {left:,}: {rule}"
     yield from (f"{name} is new" for name in new.fields if name not in old.fields)
     yield from (f"{name} is not a field any more" for name in old.fields if name not in new.fields)
     for name in (name for name in new.fields if name in old.fields):
