@@ -135,7 +135,6 @@ class Build:
 
     def build(self) -> BuildSummary:
         """Build what is due, and publish."""
-        remove_leftovers(self.layout.staged)
         plan = self._plan()
         remove_file(self.layout.part_plan)
         states = self._states(plan)
@@ -211,7 +210,6 @@ class Build:
         # Parts may have had copies of the raw files, which have other inodes.
         states = self._states(plan, identities=False)
         check_complete(plan, states, self.layout, stored)
-        remove_leftovers(self.layout.staged)
         summary = self._publish(plan, self._build_all(plan, []), report=stored is not None)
         remove_file(self.layout.part_plan)
         return summary

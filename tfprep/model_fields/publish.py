@@ -24,7 +24,7 @@ from tfprep.errors import BuildError
 from tfprep.fields import RASTER_KINDS, FieldSpec
 from tfprep.model_fields.plan import FieldsPlan, FieldsReceipt, FieldsTask, join_specs
 from tfprep.records.framing import HEADER_BYTES
-from tfprep.storage.local import link_or_copy, remove_leftovers, temporary_path
+from tfprep.storage.local import link_or_copy, temporary_path
 from tfprep.storage.store import open_store
 from tfprep.storage.urls import check_no_link, durable_write, is_remote, names_in, read_content, remove_files
 
@@ -100,7 +100,6 @@ def _publish(new: NewVersion, manifest: Manifest, plan: FieldsPlan | None = None
         if plan is None or entry.folder != plan.folder:
             new.add_fields(entry)
         elif not is_remote(plan.root):
-            remove_leftovers(plan.path)
             for path in plan.path.iterdir():
                 new.add(f"{plan.folder}/{path.name}", path)
     new.complete(manifest)

@@ -35,7 +35,7 @@ from tfprep.dataset.imported.shards import Place, Shard, common_root, find_sourc
 from tfprep.dataset.index import label_type, numpy_column, schema
 from tfprep.dataset.locations import with_rows, write_rows
 from tfprep.dataset.manifest import Imported, digest_of, kept_fields, matches
-from tfprep.dataset.names import BESIDE, INDEX, LOCATIONS, MANIFEST, PRIVATE, REJECTS
+from tfprep.dataset.names import BESIDE, INDEX, LOCATIONS, PRIVATE, REJECTS
 from tfprep.dataset.versions import NewVersion, version_folder
 from tfprep.errors import DatasetError
 from tfprep.records.framing import HEADER_BYTES
@@ -148,10 +148,7 @@ def _index_folder(beside: Place, out: str | os.PathLike[str] | None) -> Path:
         raise DatasetError(f"an index is written to a local folder, not to {os.fspath(out)}")
     if out is None and is_remote(beside):
         raise DatasetError(f"the shards are at {beside}; name a local folder for the index with --out")
-    folder = Path(os.path.abspath(beside / BESIDE if out is None else out))
-    if (folder / MANIFEST).is_file():
-        raise DatasetError(f"{folder} is a version of a dataset; choose another folder for the index")
-    return folder
+    return Path(os.path.abspath(beside / BESIDE if out is None else out))
 
 
 def _changes(old: Manifest | None, new: Manifest) -> Iterator[str]:
