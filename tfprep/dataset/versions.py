@@ -205,10 +205,10 @@ class Held:
     """A shared lock on the folder of a version. It ends with the last reference to this object, in forked processes too."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+        self.descriptor = descriptor
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        close(self._descriptor)  # a forked process has a copy of the descriptor, which holds the same lock
+        close(self.descriptor)  # a forked process has a copy of the descriptor, which holds the same lock
 
 
 def hold(version: Version) -> Held | None:
@@ -226,20 +226,14 @@ def hold(version: Version) -> Held | None:
     if is_remote(version.path):
         return None
     try:
-        descriptor = os.open(version.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError) as error:
+        held = Held(os.open(version.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        fcntl.flock(held.descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except (FileNotFoundError, NotADirectoryError, BlockingIOError) as error:
         raise _removed(version) from error
     except OSError:
-        return None  # a folder that may not be listed cannot be locked; its files may be readable
-    held = Held(descriptor)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise _removed(version) from error
-    except OSError:
-        return held  # the file system has no locks, and so no builds, which need one
+        return None  # the folder may not be listed, or its file system has no locks, and so no builds, which need one
     # It may have been moved away between the two calls.
-    if not (version.path / MANIFEST).exists() or not os.path.samestat(os.fstat(descriptor), os.stat(version.path)):
+    if not (version.path / MANIFEST).exists() or not os.path.samestat(os.fstat(held.descriptor), os.stat(version.path)):
         raise _removed(version)
     return held
 
