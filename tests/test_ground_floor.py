@@ -192,3 +192,5 @@ def test_mistakes_are_named():
         tfprep.convert_boxes(BOXES, "coco")
     with pytest.raises(RecipeError, match=r"boxes from xyxy to rel_xywh need size=\(height, width\)"):
         tfprep.convert_boxes(BOXES, "rel_xywh")
+    with pytest.raises(RecipeError, match=r"boxes are numbers \[..., 4\], not an array of shape \(1, 3\)"):
+        tfprep.convert_boxes([[1, 2, 3]], "xywh")

@@ -7,7 +7,7 @@
     tfprep.sources .augment .derive .codecs     the parts of a recipe; a loader takes those of augment and derive too
     tfprep.add_fields(folder, tfprep.ModelFields(...))      fields that a model computes, stored beside a dataset
     tfprep.convert_boxes(boxes, "rel_yxyx", size=(h, w))    boxes in a form of Keras
-    tfprep.train                      callbacks, GPU memory, sessions, profiles
+    tfprep.train                      what limits a training: its input, its traces, its memory
     tfprep.errors                     every exception that tfprep raises on purpose
 
 Names are imported when they are first used. `import tfprep` takes no time, and only code that trains imports TensorFlow.

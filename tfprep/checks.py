@@ -6,7 +6,7 @@ from __future__ import annotations
 import operator
 from math import inf, isfinite
 from numbers import Integral, Real
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, TypeAlias, TypeGuard, cast
 
 from tfprep.errors import LoaderError, RecipeError
 
@@ -99,11 +99,8 @@ def require_counts(name: str, value: tuple[int, int], low: int = 0, high: float 
 
 
 def around(center: float, amount: float | Range) -> Range:
-    """`amount` as a range: a single number means `center` ± that number."""
-    if isinstance(amount, tuple):
-        return amount
-    require(is_number(amount), "an amount is a number or a range (from, to)", amount, "for example 0.2")
-    return center - amount, center + amount
+    """`amount` as a range: a single number means `center` ± that number. Anything else is left to `require_range`."""
+    return (center - amount, center + amount) if is_number(amount) else cast(Range, amount)
 
 
 def is_number(value: object) -> TypeGuard[float]:

@@ -163,7 +163,7 @@ def convert_boxes(boxes: Any, target: BoxFormat, *, source: BoxFormat = "xyxy", 
         The same type and shape, of a list an array. Rows of four -1, with which `pad=` of a loader fills up, stay as they are.
 
     Raises:
-        RecipeError: A form is unknown, or `size` is missing.
+        RecipeError: A form is unknown, `size` is missing, or the array is not [..., 4].
 
     Example:
         >>> convert_boxes(np.array([[10.0, 20.0, 30.0, 60.0]]), "rel_center_xywh", size=(100, 200))
@@ -177,6 +177,8 @@ def convert_boxes(boxes: Any, target: BoxFormat, *, source: BoxFormat = "xyxy", 
         boxes = np.asarray(boxes) if boxes else np.zeros((0, 4))
     if isinstance(boxes, np.ndarray) and boxes.dtype.kind in "iu":
         boxes = boxes.astype(np.int64)  # sums in 8 or 16 bits would overflow
+    if isinstance(boxes, np.ndarray) and boxes.shape[-1:] != (4,):
+        raise RecipeError(f"boxes are numbers [..., 4], not an array of shape {boxes.shape}")
     sides = [boxes[..., column] for column in range(4)]
     columns = _corners(sides, source)
     relative = source.startswith("rel_"), target.startswith("rel_")

@@ -8,7 +8,7 @@ import pytest
 
 import tfprep
 from tests.docs import pages
-from tfprep.load import Data
+from tfprep.load import Data, LoaderOptions
 
 PACKAGES = re.findall(r"^- \[`([\w.]+)`\]", pages.text("reference/index.md"), re.M)
 CALLS = ("loader", "keras_loader", "torch_loader", "jax_loader", "numpy_loader", "random_access", "batch_sampler")
@@ -37,6 +37,11 @@ def missing_sections(function):
 def test_public_functions_have_args_returns_and_raises(package):
     public = [getattr(Data, call) for call in CALLS] if package.endswith("Data") else functions(package)
     assert {f.__name__: missing for f in public if (missing := list(missing_sections(f)))} == {}
+
+
+def test_the_help_of_the_loaders_options_describes_each_of_them():
+    documented = re.findall(r"^    (\w+): ", inspect.getdoc(LoaderOptions) or "", re.M)
+    assert [*LoaderOptions.__dataclass_fields__] == [name for name in documented if name != "LoaderError"]
 
 
 def test_every_public_name_of_the_package_has_an_entry():

@@ -516,7 +516,7 @@ WRONG = [
         {"derive": {"x": derive.Own(twice, reads=["pose"])}},
         "'x' reads 'pose', which is not stored; there are image, mask",
     ),
-    ({"derive": {"x": derive.Sobel("mask")}}, "needs a field of the kind image or map; 'mask' is a mask"),
+    ({"derive": {"x": derive.Sobel("mask")}}, "needs a field of the kind image or map; 'mask' has the kind mask"),
     (
         {"derive": {"x": derive.InstanceBoxes()}},
         "'mask' has 5 for void, and InstanceBoxes without void= takes it for an object",

@@ -115,8 +115,12 @@ def test_the_shape_of_padded_rows(uneven):
         ({"boxes": 0}, LoaderError, r"pad\['boxes'\] is a whole number from 1, not 0"),
         (100, LoaderError, "pad gives numbers of rows"),
         ({"masks": 3}, LoaderError, "no such field is loaded; there are boxes, key, image"),
-        ({"image": 3}, LoaderError, r"pad fills up fields of N rows of signed numbers.*; 'image' is a image of uint8"),
-        ({"key": 3}, LoaderError, "'key' is a text"),
+        (
+            {"image": 3},
+            LoaderError,
+            r"pad fills up fields of N rows of signed numbers.*; 'image' has the kind image, uint8",
+        ),
+        ({"key": 3}, LoaderError, "'key' has the kind text"),
     ],
 )
 def test_what_cannot_be_padded_is_named(uneven, pad, error, message):
@@ -130,5 +134,5 @@ def test_there_is_no_padding_of_flags(make_dataset):
         samples={"train": 4}, make=lambda rng, number: {"flags": np.zeros(number + 1, bool)},
         codec={"flags": codecs.Raw()}, kinds={"flags": "scalar"},
     )  # fmt: skip
-    with pytest.raises(LoaderError, match=r"signed numbers.*; 'flags' is a scalar of bool"):
+    with pytest.raises(LoaderError, match=r"signed numbers.*; 'flags' has the kind scalar, bool"):
         tfprep.open(made.path).numpy_loader("train", 2, pad={"flags": 5})

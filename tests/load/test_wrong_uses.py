@@ -25,9 +25,10 @@ WRONG = [
     ({"inputs": "images", "targets": "label"}, "no field 'images'; it has image"),
     ({"targets": "label"}, "targets without inputs: name both"),
     ({"inputs": "image", "fields": ["label"]}, "fields or inputs"),
-    ({"inputs": ["image", "label"]}, "'label' is a label: use a dict"),
+    ({"inputs": ["image", "label"]}, "'label' has the kind label: use a dict"),
     ({"shuffle": True}, "no option 'shuffle'; instead: training=True shuffles"),
     ({"drop_remainder": True}, "instead: remainder='drop'"),
+    ({"drop_last": True}, "instead: remainder='drop'"),
     ({"as_supervised": True}, "instead: inputs='image' and targets='label'"),
     ({"batchsize": 4}, "no option 'batchsize'; did you mean 'batch_size'?"),
     ({"zzz": 4}, "no option 'zzz'; there are batch_size, training"),
@@ -133,6 +134,13 @@ def test_samples_without_a_group_are_not_one_group(data, none):
         data.folds(3, group=[number if number % 2 else none for number in range(50)])
 
 
+def test_one_name_is_not_a_list_of_columns_and_no_sample_is_no_picture(data):
+    with pytest.raises(DatasetError, match=r"columns is a list of names, such as \['key'\], not 'key'"):
+        data.index("train", columns="key")
+    with pytest.raises(LoaderError, match="samples is a whole number from 1, not 0"):
+        data.show(samples=0)
+
+
 def test_mixes(data, make_dataset):
     other = tfprep.open(make_dataset(samples={"train": 4}, fields=["label"]).path)
     with pytest.raises(LoaderError, match=r"a dict of datasets and their shares, mix\(.*\), not a list"):
@@ -149,7 +157,7 @@ def test_a_mix_of_folds_has_no_other_split(data):
         mix({mixed: 1, data: 2}).numpy_loader("train")  # type: ignore[dict-item]
     with pytest.raises(LoaderError, match="a mix names at least one opened dataset or fold"):
         mix({str(data.path): 1})  # type: ignore[dict-item]
-    for share in ("much", None, True):
+    for share in ("much", None, True, -1, float("nan")):
         with pytest.raises(LoaderError, match=r"the shares of a mix are numbers from 0 on, not \["):
             mix({data: share})
 

@@ -98,7 +98,7 @@ def test_a_wrong_option_raises_with_rule_value_and_way_out(options, message):
     ("options", "message"),
     [
         ({"store": {"imgae": codecs.Jpeg()}}, "there is no field 'imgae'; there are image, label"),
-        ({"store": {"label": codecs.Jpeg()}}, r"'label' is a label: use Scalar\(\)"),
+        ({"store": {"label": codecs.Jpeg()}}, r"'label' has the kind label: use Scalar\(\)"),
         ({"derive": {"image": np.copy}}, "the source already has a field 'image'"),
         ({"row_fields": {"boxes": ["labels"]}}, "row_fields: there is no field"),
         ({"fill": {"label": 3}}, "no image, mask or map named 'label'"),
@@ -106,7 +106,10 @@ def test_a_wrong_option_raises_with_rule_value_and_way_out(options, message):
             {"derive": {"clicks": derive.Clicks(mask="mask")}},
             r"derive\['clicks'\]: Clicks\(mask='mask'\) names no field that is there; there are image, label",
         ),
-        ({"derive": {"d": derive.Distance(mask="image")}}, "needs a field of the kind map or mask; 'image' is a image"),
+        (
+            {"derive": {"d": derive.Distance(mask="image")}},
+            "needs a field of the kind map or mask; 'image' has the kind image",
+        ),
         (
             {"derive": {"maps": derive.ClickMaps(points="p", like="image"), "p": derive.ClickPoints(mask="m")}},
             r"ClickMaps\(points='p'\) names no field that is there; derive it first",
@@ -202,7 +205,9 @@ def test_geometry_needs_a_field_of_pixels():
 
 def test_rows_of_boxes_are_not_other_boxes_or_pixels():
     for kind in ("boxes", "image", "map", "text"):
-        with pytest.raises(RecipeError, match=f"row_fields: 'other' is a {kind}, whose rows do not follow 'boxes'"):
+        with pytest.raises(
+            RecipeError, match=f"row_fields: 'other' has the kind {kind}, whose rows do not follow 'boxes'"
+        ):
             recipe(row_fields={"boxes": ["other"]}).check_fields(listing(image="image", boxes="boxes", other=kind))
 
 
@@ -244,9 +249,7 @@ def test_points_need_no_partners_where_nothing_mirrors(options):
 
 @pytest.mark.parametrize("rows", [(1, 2, 0), (0, 0, 1), (1, 2), (0.0, 1), 3, "ab"])
 def test_flip_indices_exchange_rows_of_points(rows):
-    with pytest.raises(
-        RecipeError, match=r"flip_indices\['pose'\]: expected for each row the one that it changes places"
-    ):
+    with pytest.raises(RecipeError, match=r"flip_indices\['pose'\]: expected the row that takes the place of each row"):
         recipe(flip_indices={"pose": rows})
     with pytest.raises(RecipeError, match="flip_indices: the source has no points named 'image'; there are pose"):
         pose(flip_indices={"image": (1, 0)})
@@ -343,7 +346,7 @@ def test_a_file_is_loaded_with_its_data_root(write):
     [
         ("augment.Flip()", "augment.Flip(p=2)", 8, "augment.Flip(p=2)"),
         ("augment.Flip()", "augment.Flop()", 8, "AttributeError"),
-        ("codecs.Jpeg()", "codecs.Jpeg(0)", 11, "from 1 to 100, not 0"),
+        ("codecs.Jpeg()", "codecs.Jpeg(0)", 11, "from 1 to 100, got 0"),
         ("codecs.Jpeg()", "codecs.Jpeg", 4, "store['image']: expected a codec"),
         ("geometry=[", "geometri=[", 4, "TypeError"),
         ("store={", "store={,", 10, "not Python"),

@@ -133,6 +133,7 @@ CASES = {
         ({"train": 0.8, "val": 0.3}, "add up to 1"),
         ({"train": 1.2, "val": -0.2}, "from 0 to 1"),
         ({"train": float("nan")}, "from 0 to 1"),
+        ({"train": "0.8", "val": 0.2}, "from 0 to 1"),
         ({"stratify": True}, "stratify is the name of a label field .* got True"),
         ({"group_by": "(a"}, "is not a regular expression"),
         ({"group_by": "(a)", "stratify": "label"}, "give one of stratify and group_by"),

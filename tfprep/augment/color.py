@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from tfprep.augment.chain import ToneOp, apply_curve
-from tfprep.checks import Range, around, require_counts, require_probability, require_range, require_whole
+from tfprep.checks import Range, around, is_number, require_counts, require_probability, require_range, require_whole
 from tfprep.fields import Array, ImageArray
 from tfprep.optional import cv2
 
@@ -198,8 +198,8 @@ def turn_hue(image: ImageArray, share: float) -> ImageArray:
 
 
 def _factors(amount: float | Range) -> Range:
-    low, high = around(1, amount)
-    return (low, high) if isinstance(amount, tuple) else (max(0.0, low), high)
+    """`around(1, amount)`, from 0 on."""
+    return (max(0.0, 1 - amount), 1 + amount) if is_number(amount) else around(1, amount)
 
 
 _LEVELS = np.arange(256)

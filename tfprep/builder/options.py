@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TextIO, TypeAlias
 
+from tfprep.checks import is_number
 from tfprep.errors import BuildError, summary_of
 from tfprep.limits import usable_cpus
 
@@ -223,14 +224,14 @@ class BuildOptions:
             if value < least:
                 raise BuildError(f"{name} is at least {least}, not {value}")
             object.__setattr__(self, name, operator.index(value))  # JSON takes no number of NumPy's
-        if not self.item_timeout_s > 0:
-            raise BuildError(f"item_timeout_s is more than 0 seconds, not {self.item_timeout_s}")
+        if not is_number(self.item_timeout_s) or not self.item_timeout_s > 0:
+            raise BuildError(f"item_timeout_s is more than 0 seconds, not {self.item_timeout_s!r}")
         if self.on_bad not in ("skip", "fail"):
             raise BuildError(f"on_bad is 'skip' or 'fail', not {self.on_bad!r}")
         if self.on_warning not in ("keep", "reject"):
             raise BuildError(f"on_warning is 'keep' or 'reject', not {self.on_warning!r}")
-        if not 0 <= self.max_bad <= 1:
-            raise BuildError(f"max_bad is a share from 0 to 1, not {self.max_bad}")
+        if not is_number(self.max_bad) or not 0 <= self.max_bad <= 1:
+            raise BuildError(f"max_bad is a share from 0 to 1, such as 0.01, not {self.max_bad!r}")
 
 
 def worker_count(options: BuildOptions) -> int:

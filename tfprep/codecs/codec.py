@@ -38,7 +38,7 @@ class Codec:
     def check(self, field: str, kind: Kind) -> None:
         """Raise RecipeError if the codec cannot hold a field of this kind."""
         if kind not in self.kinds:
-            rule = f"store: {type(self).__name__} holds {', '.join(self.kinds)}; '{field}' is a {kind}"
+            rule = f"store: {type(self).__name__} holds {', '.join(self.kinds)}; '{field}' has the kind {kind}"
             raise RecipeError(f"{rule}: {_CODECS.get(kind, self.fix)}")
 
     def encode(self, value: Any) -> Mapping[str, Feature]:

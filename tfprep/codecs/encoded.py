@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from tfprep import images
+from tfprep.checks import require_whole
 from tfprep.codecs.codec import Codec, Feature, image_feature, tensor_feature
 from tfprep.errors import RecipeError, SampleError
 from tfprep.fields import Array, FieldSpec, Kind
@@ -110,8 +111,7 @@ class Jpeg(Codec):
     holds_jpeg: ClassVar = True
 
     def __post_init__(self) -> None:
-        if not 1 <= self.quality <= 100:
-            raise RecipeError(f"Jpeg(quality=...) is from 1 to 100, not {self.quality!r}")
+        require_whole("Jpeg(quality=...)", self.quality, 1, 100, example=95)
         if self.subsampling not in ("444", "422", "420"):
             raise RecipeError(f"Jpeg(subsampling=...) is '444', '422' or '420', not {self.subsampling!r}")
 
@@ -151,8 +151,7 @@ class Png(Codec):
     fix: ClassVar = "use Scalar(), Text() or Raw()"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.level <= 9:
-            raise RecipeError(f"Png(level=...) is from 0 to 9, not {self.level!r}")
+        require_whole("Png(level=...)", self.level, 0, 9, example=3)
 
     def encode(self, value: Any) -> Mapping[str, Feature]:
         return {"": images.encode_png(value, self.level)}

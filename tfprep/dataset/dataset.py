@@ -262,6 +262,8 @@ class Dataset:
             DatasetError: There is no such split or variant, or the index is damaged or belongs to another build.
         """
         self.split(split, variant)
+        if isinstance(columns, str):
+            raise DatasetError(f"columns is a list of names, such as [{columns!r}], not {columns!r}")
         with self._named_if_removed():
             return read_index(self._checked_folder, self.manifest, split, variant, columns, first)
 

@@ -17,6 +17,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from tfprep import derive
+from tfprep.checks import whole_number
 from tfprep.dataset.dataset import Dataset
 from tfprep.errors import DatasetError
 from tfprep.fields import RASTER_KINDS, Array, FieldSpec, ImageArray, class_numbers
@@ -53,12 +54,13 @@ def contact_sheet(
 
     Raises:
         DatasetError: The split holds no sample, the dataset stores no image, mask or map, or a record cannot be read.
+        LoaderError: `samples` is not a whole number from 1.
     """
     split = split or next(iter(data.splits))
     info = data.split(split)
     if not info.samples:
         raise DatasetError(f"split {split!r} of {data.path} holds no sample to draw")
-    positions = inspected(info.samples, samples)
+    positions = inspected(info.samples, whole_number("samples", samples, 1))
     column = data.index(split, 0, ["key"], first=positions[-1] + 1)["key"]
     keys = [column[position].as_py() for position in positions]
     read = [list(data.samples(split, v, positions)) for v in range(min(variants or info.variants, info.variants))]

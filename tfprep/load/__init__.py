@@ -1,4 +1,4 @@
-"""Loaders: tf.data, NumPy and PyTorch over the same reader. Importing this imports none of them."""
+"""Loaders for TensorFlow, Keras, PyTorch, JAX and NumPy over the same reader. Importing this imports none of them."""
 
 from __future__ import annotations
 

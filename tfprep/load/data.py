@@ -480,7 +480,7 @@ def mix(shares: Mapping[Data | Subset, float]) -> Mix:
         )
     if not shares or not all(isinstance(data, Loaders) for data in shares):
         raise LoaderError(f"a mix names at least one opened dataset or fold: mix({{a: 0.7, b: 0.3}}), not {[*shares]}")
-    if not all(map(is_number, shares.values())):
+    if not all(is_number(share) and share >= 0 for share in shares.values()):
         raise LoaderError(f"the shares of a mix are numbers from 0 on, not {[*shares.values()]}")
     return Mix(dict(shares))
 

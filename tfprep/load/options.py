@@ -1,4 +1,4 @@
-"""The options of a loader. Each is declared once: its name, type, default, check and documentation."""
+"""The options of a loader. Each is declared once: its name, type, default and check; the class documents them."""
 
 # ruff: noqa: RUF009 # `_option` makes the field of a dataclass
 
@@ -197,94 +197,99 @@ class Buckets:
 class LoaderOptions:
     """The options of `loader`, `numpy_loader`, `torch_loader`, `keras_loader` and `jax_loader`.
 
+    Attributes:
+        batch_size: Samples per step, of all hosts together.
+        training: True: each pass is the next epoch, in another order and with other variants. False: each pass reads every
+            sample once, in the order on disk, without augmentation, with the last, smaller batch. None: True for a split whose
+            name begins with "train" and the training part of a fold, False for val, test and the like.
+        seed: The seed of the order, the variants and all draws.
+        order: The order of an epoch: "global" or "sequential"; None for "global" in training and "sequential" otherwise.
+        variants: Which variants are read: "rotate", "random", "all" or a number; None for "rotate" in training and 0 otherwise.
+        remainder: What becomes of the last, smaller batch, where `batch_size` does not divide the samples: "drop" or "keep".
+            None for "drop" in training, where each epoch leaves out other samples (with order="sequential" always the last
+            ones), and for "keep" in evaluation and where there is no full batch.
+        where: The samples that are read: an expression of `pyarrow.compute` over columns of the index, such as
+            `pc.field("height") >= 224`, or one bool per sample of the split, in the order of `data.index(split)`.
+        balance: A column of the index such as "label": each of its values equally often in every epoch (of several classes, the
+            rarest).
+        weights: How often samples are drawn, by class ({"cat": 2, "dog": 1}) or one number per sample.
+        start_step: The first step, or a state that `state_dict` returned: the loader delivers what an uninterrupted run
+            delivers from it.
+        hosts: (index, count) or a `tf.distribute.InputContext`: this host's part of every batch.
+        fields: The fields of an element, which is a dict; None for all that are stored.
+        inputs: The model's inputs, and `targets` its targets: an element is `x` or `(x, y)` (see `tfprep.load.outputs`).
+        targets: See `inputs`.
+        sample_weight: A stored number or map by which Keras multiplies the loss: an element is `(x, y, w)`.
+        pad: Rows that a field of N rows gets in every sample, such as {"boxes": 100}: those after its own are -1, and more than
+            that is an error. Without it, such a field is a list of arrays, and for TensorFlow a ragged tensor.
+        layout: With "NCHW", images and other [H, W, C] rasters are channels first, [C, H, W]; for `numpy_loader` and
+            `torch_loader`.
+        geometry: Geometry ops as in a recipe, such as `[augment.RandomResizedCrop(224, 224), augment.Flip()]`: in training they
+            draw in each epoch, otherwise they take their unaugmented form.
+        derive: Inputs that are derived in each epoch, after geometry, by the new field's name, as in a recipe. One that has the
+            name of a stored field takes its place.
+        color: Color ops as in a recipe, for images; in training only.
+        mix: `[augment.MixUp(0.2), augment.CutMix()]`, or one of them: samples are mixed with each other in training, and their
+            labels become float32 [classes].
+        one_hot: True, or the number of classes: labels become float32 [classes], as `CategoricalCrossentropy` takes them.
+        views: The number of views of a sample by name, each with geometry and color of its own, all from one decode:
+            `views={"global": (2, {"geometry": [...], "color": [...]}), "local": (6, {...})}`. Each image, mask, map, derived
+            field and field of boxes or points becomes a dict of tuples, one array for each view.
+        bucket: Each batch gets one of these sizes, by the aspect ratio of its samples: `Buckets([(512, 768), (640, 640)])`.
+        on_bad: With "raise", a sample that cannot be read is an error; with "skip" another one replaces it, drawn by the same
+            rule (with training=False the row is left out).
+        verify: Compare checksums "always", the first time that a record is read ("first_epoch"), or "never".
+        memory_budget: Bytes, or text such as "2GB", for batches and cache; None for a quarter of the free memory.
+        cache: Decoded rows that are kept: with "decoded" the number that fits, with False none, with "auto" where samples are
+            read more than once and all of them fit, or half of them where that saves decoding.
+        workers: What fills the batches: "threads" of this process, or worker "processes", which training does not slow down.
+            "auto" takes processes, where they can read the dataset, from 8 CPUs on, and from 2 where every epoch reads 10,000
+            records, or augments 1,000. `report()` says which, and why.
+        threads: Threads that read and decode, in all processes together; 0 for one per usable CPU.
+        prefetch: Batches kept ready in host memory; None for the number that is of use within the budget.
+        timeout_s: Seconds without a batch after which StalledPipelineError is raised.
+
     Raises:
         LoaderError: A value is not allowed, or two options exclude each other.
     """
 
     # Which samples, in which order.
     batch_size: int = _option(32, _whole(1, MOST_BATCH), decides="order")
-    """Samples per step, of all hosts together."""
     training: bool | None = _option(None, _one_of(True, False, None), decides="order")
-    """True: each pass is the next epoch, in another order and with other variants. False: each pass reads every sample once, in
-    the order on disk, without augmentation, with the last, smaller batch. None: True for a split whose name begins with "train"
-    and the training part of a fold, False for val, test and the like."""
     seed: int = _option(0, _whole(), decides="order")
-    """The seed of the order, the variants and all draws."""
     order: OrderName | None = _option(None, _one_of(*get_args(OrderName), None), decides="order")
-    """The order of an epoch: "global" or "sequential"; None for "global" in training and "sequential" otherwise."""
     variants: VariantChoice | None = _option(None, _variants, decides="order")
-    """Which variants are read: "rotate", "random", "all" or a number; None for "rotate" in training and 0 otherwise."""
     remainder: Remainder | None = _option(None, _one_of(*get_args(Remainder), None), decides="order")
-    """What becomes of the last, smaller batch, where `batch_size` does not divide the samples: "drop" or "keep". None for "drop"
-    in training, where each epoch leaves out other samples (with order="sequential" always the last ones), and for "keep" in
-    evaluation and where there is no full batch."""
     where: pc.Expression | Sequence[bool] | None = _option(None, _per_sample, decides="order")
-    """The samples that are read: an expression of `pyarrow.compute` over columns of the index, such as
-    `pc.field("height") >= 224`, or one bool per sample of the split, in the order of `data.index(split)`."""
     balance: str | None = _option(None, column_name, decides="order")
-    """A column of the index such as "label": each of its values equally often in every epoch (of several classes, the rarest)."""
     weights: Any = _option(None, _per_sample, decides="order")
-    """How often samples are drawn, by class ({"cat": 2, "dog": 1}) or one number per sample."""
     start_step: int | Mapping[str, Any] = _option(0, _step_or_state, decides="part")
-    """The first step, or a state that `state_dict` returned: the loader delivers what an uninterrupted run delivers from it."""
     hosts: Any = _option(None, decides="part")
-    """(index, count) or a `tf.distribute.InputContext`: this host's part of every batch."""
 
     # What an element is.
     fields: Sequence[str] | None = None
-    """The fields of an element, which is a dict; None for all that are stored."""
     inputs: FieldChoice | None = None
-    """The model's inputs, and `targets` its targets: an element is `x` or `(x, y)` (see `tfprep.load.outputs`)."""
     targets: FieldChoice | None = None
-    """See `inputs`."""
     sample_weight: str | None = None
-    """A stored number or map by which Keras multiplies the loss: an element is `(x, y, w)`."""
     pad: Mapping[str, int] = _option({}, _pad)
-    """Rows that a field of N rows gets in every sample, such as {"boxes": 100}: those after its own are -1, and more than that is
-    an error. Without it, such a field is a list of arrays, and for TensorFlow a ragged tensor."""
     layout: Layout = _option("NHWC", _one_of(*get_args(Layout)), only=("numpy_loader()", "torch_loader()"))
-    """With "NCHW", images and other [H, W, C] rasters are channels first, [C, H, W]; for `numpy_loader` and `torch_loader`."""
     geometry: Sequence[GeometryOp] = _option((), check_ops)
-    """Geometry ops as in a recipe, such as `[augment.RandomResizedCrop(224, 224), augment.Flip()]`: in training they draw in each
-    epoch, otherwise they take their unaugmented form."""
     derive: Mapping[str, Derived] = _option({}, _derive)
-    """Inputs that are derived in each epoch, after geometry, by the new field's name, as in a recipe. One that has the name of a
-    stored field takes its place."""
     color: Sequence[ColorOp] = _option((), check_ops)
-    """Color ops as in a recipe, for images; in training only."""
     mix: Sequence[MixUp | CutMix] = _option((), _mix)
-    """`[augment.MixUp(0.2), augment.CutMix()]`, or one of them: samples are mixed with each other in training, and their labels
-    become float32 [classes]."""
     one_hot: bool | int = _option(False, _one_hot)
-    """True, or the number of classes: labels become float32 [classes], as `CategoricalCrossentropy` takes them."""
     views: Mapping[str, tuple[int, Mapping[str, Any]]] | None = _option(None, _views)
-    """The number of views of a sample by name, each with geometry and color of its own, all from one decode:
-    `views={"global": (2, {"geometry": [...], "color": [...]}), "local": (6, {...})}`. Each image, mask, map, derived field and
-    field of boxes or points becomes a dict of tuples, one array for each view."""
     bucket: Buckets | None = _option(None, _bucket)
-    """Each batch gets one of these sizes, by the aspect ratio of its samples: `Buckets([(512, 768), (640, 640)])`."""
 
     # How it is read, without a change of what is delivered.
     on_bad: OnBad = _option("raise", _one_of(*get_args(OnBad)), decides="nothing")
-    """With "raise", a sample that cannot be read is an error; with "skip" another one replaces it, drawn by the same rule (with
-    training=False the row is left out)."""
     verify: Verify = _option("first_epoch", _one_of(*get_args(Verify)), decides="nothing")
-    """Compare checksums "always", the first time that a record is read ("first_epoch"), or "never"."""
     memory_budget: int | str | None = _option(None, _bytes, decides="nothing")
-    """Bytes, or text such as "2GB", for batches and cache; None for a quarter of the free memory."""
     cache: CacheChoice = _option("auto", _one_of(*get_args(CacheChoice)), decides="nothing")
-    """Decoded rows that are kept: with "decoded" the number that fits, with False none, with "auto" where samples are read
-    more than once and all of them fit, or half of them where that saves decoding."""
     workers: WorkersChoice = _option("auto", _one_of(*get_args(WorkersChoice)), decides="nothing")
-    """What fills the batches: "threads" of this process, or worker "processes", which training does not slow down. "auto" takes
-    processes, where they can read the dataset, from 8 CPUs on, and from 2 where every epoch reads 10,000 records, or augments
-    1,000. `report()` says which, and why."""
     threads: int = _option(0, _whole(0, MOST_THREADS), decides="nothing")
-    """Threads that read and decode, in all processes together; 0 for one per usable CPU."""
     prefetch: int | None = _option(None, _whole(1), decides="nothing")
-    """Batches kept ready in host memory; None for the number that is of use within the budget."""
     timeout_s: float = _option(300.0, _seconds, decides="nothing")
-    """Seconds without a batch after which StalledPipelineError is raised."""
 
     def __post_init__(self) -> None:
         for option in fields(self):
@@ -337,7 +342,9 @@ ELSEWHERE = {
     "shuffle": "training=True shuffles, order='sequential' does not",
     "repeat": "each pass is the next epoch; loader(...).repeat() has no end",
     "epochs": "each pass is the next epoch; loader(...).repeat(10) is ten of them",
+    "num_epochs": "each pass is the next epoch; loader(...).repeat(10) is ten of them",
     "drop_remainder": "remainder='drop'",
+    "drop_last": "remainder='drop'",
     "num_workers": "workers, 'threads' or 'processes', and threads, their number",
     "num_parallel_calls": "threads",
     "as_supervised": "inputs='image' and targets='label'",
@@ -345,6 +352,7 @@ ELSEWHERE = {
     "image_size": "geometry=[augment.Resize(224, 224)]",
     "augment": "geometry=[augment.Flip()] and color=[augment.ColorJitter()]",
     "transform": "geometry=[augment.Flip()] and color=[augment.ColorJitter()]",
+    "transforms": "geometry=[augment.Flip()] and color=[augment.ColorJitter()]",
     "class_weight": "balance or weights, or class_weight of model.fit",
     "dtype": "fields come in their stored dtype; a model begins with keras.layers.Rescaling(1 / 255)",
     "normalize": "a model begins with data.normalization()",

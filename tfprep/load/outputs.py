@@ -147,7 +147,7 @@ def _padded(outputs: Outputs, specs: Mapping[str, FieldSpec], pad: Mapping[str, 
         has_rows = bool(spec.shape) and None not in spec.shape[1:] and spec.kind not in (*RASTER_KINDS, "text")
         if not has_rows or spec.dtype.startswith(("u", "bool")):  # which do not hold -1
             fits = "pad fills up fields of N rows of signed numbers, such as boxes"
-            raise LoaderError(f"{fits}; '{name}' is a {spec.kind} of {spec.dtype} {list(spec.shape)}")
+            raise LoaderError(f"{fits}; '{name}' has the kind {spec.kind}, {spec.dtype} {list(spec.shape)}")
     return tuple(
         replace(output, shape=(pad[output.fields[0]], *output.shape[1:]), padded=True)
         if output.fields[0] in pad
@@ -170,7 +170,7 @@ def _chosen(specs: Mapping[str, FieldSpec], choice: FieldChoice, path: str, outp
     for name, spec in parts.items():
         if spec.kind not in RASTER_KINDS:
             raise LoaderError(
-                f"only images, masks and maps can be stacked; '{name}' is a {spec.kind}: use a dict instead"
+                f"only images, masks and maps can be stacked; '{name}' has the kind {spec.kind}: use a dict instead"
             )
     sizes = {spec.shape[:2] for spec in parts.values()}
     if len(sizes) > 1:

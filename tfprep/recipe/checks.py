@@ -214,7 +214,7 @@ def check_inputs(
                 raise RecipeError(f"{asks} names no field that is there; {fix}")
             if known[field] not in allowed:
                 rule = f"needs a field of the kind {' or '.join(sorted(allowed))}"
-                raise RecipeError(f"{asks} {rule}; '{field}' is a {known[field]}")
+                raise RecipeError(f"{asks} {rule}; '{field}' has the kind {known[field]}")
             if option == "points" and moves and known[field] == "scalar" and field not in derive:
                 raise RecipeError(f"{asks}: geometry does not move '{field}', which is a scalar; declare points [N, 3]")
         mask = str(getattr(derived, "mask", ""))
@@ -245,7 +245,7 @@ def _check_rows(options: Mapping[str, Any], source_kinds: Mapping[str, Kind], ki
         for field in (boxes, *row_fields):
             _check_known("row_fields", field, known)
             if field != boxes and known[field] not in ("label", "points", "scalar", "mask"):
-                rule = f"row_fields: '{field}' is a {known[field]}, whose rows do not follow '{boxes}'"
+                rule = f"row_fields: '{field}' has the kind {known[field]}, whose rows do not follow '{boxes}'"
                 raise RecipeError(f"{rule}; leave it out")
     if not any("crop" in effects_of(op) for op in options["geometry"]):
         return
@@ -344,7 +344,7 @@ _MAPPINGS: Mapping[str, Rule] = {
         lambda fill: all(map(_is_number, fill if isinstance(fill, tuple) else (fill,))),
     ),
     "row_fields": ("a list of field names", is_names),
-    "flip_indices": ("for each row the one that it changes places with, such as (0, 2, 1)", _is_flip),
+    "flip_indices": ("the row that takes the place of each row, such as (0, 2, 1)", _is_flip),
 }
 FILES: Mapping[str, Rule] = {
     "depends": ("a list", lambda value: isinstance(value, list | tuple)),

@@ -27,6 +27,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from tfprep.checks import is_number
 from tfprep.errors import RecipeError, SourceError
 from tfprep.fields import rarest_classes
 from tfprep.seeding import sample_hash
@@ -68,7 +69,7 @@ class Fractions:
 
     def __post_init__(self) -> None:
         shares = (self.train, self.val, self.test)
-        if not all(0 <= share <= 1 for share in shares) or abs(sum(shares) - 1) > 1e-9:
+        if not all(is_number(share) and 0 <= share <= 1 for share in shares) or abs(sum(shares) - 1) > 1e-9:
             raise RecipeError(
                 f"Fractions: expected shares from 0 to 1 that add up to 1; got train, val, test = {shares}"
             )
