@@ -277,12 +277,17 @@ def test_uniform_weights_are_not_a_special_case(data):
 
 def test_normalization_uses_the_training_split(photos):
     pytest.importorskip("tensorflow")
+    keras = pytest.importorskip("keras")
     data = tfprep.load.open(photos.path)
     image, clicks = (np.stack([row[name] for row in photos.values["val"][0]]) for name in ("image", "clicks"))
     expected = (image - [120.0, 128.0, 130.0]) / [10.0, 11.0, 12.0]
     assert np.allclose(data.normalization("image")(image), expected, atol=1e-4)
     both = data.normalization(["image", "clicks"])(np.concatenate([image, clicks], -1))
     assert np.allclose(both, np.concatenate([expected, clicks / 255], -1), atol=1e-4)
+    layers = [data.normalization("image"), keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(1)]
+    model = keras.Sequential(layers)  # without an Input, as in most scripts
+    model.compile("sgd", "mse")
+    model.fit(image, np.zeros(len(image)), verbose=0)
     with pytest.raises(LoaderError, match="has statistics of image, not of clicks"):
         data.normalization("clicks")
     for name in ("picture", "label"):

@@ -428,7 +428,9 @@ class Data(Loaders, Dataset):
             raise LoaderError(
                 f"the manifest has statistics of {available}, not of {', '.join(names)}: only images have them"
             )
-        return keras.layers.Normalization(mean=mean, variance=[value**2 for value in std])
+        layer = keras.layers.Normalization(mean=mean, variance=[value**2 for value in std])
+        layer.build((len(mean),))  # a Sequential without an Input would build it inside of a graph that ends
+        return layer
 
     def _values(self, split: str, name: str) -> list[Any]:
         """The values of a column of the index, or of a stored number or text: one for each sample."""

@@ -90,8 +90,8 @@ class Progress:
         if self.length <= most and not self.is_evaluation and not self._warned:
             self._warned = True
             _LOG.warning(
-                "an epoch has only %s. The batches that Keras and tf.data take in advance can count as an epoch, which the "
-                "training then does not see. It sees each with model.fit(train.repeat(), steps_per_epoch=%d)",
+                "an epoch has only %s. Keras and tf.data may take all of its batches in advance, and the training then "
+                "misses that epoch. It sees every epoch with model.fit(train.repeat(), steps_per_epoch=%d)",
                 counted(self.length, "step"), self.length,
             )  # fmt: skip
 

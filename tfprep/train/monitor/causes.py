@@ -269,9 +269,8 @@ def _after_the_loader(spent: Sample) -> Cause:
     count, python = defaultdict(float, spent.readers), bool(spent.pipeline.python)
     evidence = f"{count['batches_ready']:.0f} batches are ready in the reader while the step waits for input"
     if worst is None and not spent.pipeline.maps:
-        advice = "Move work between the loader and the step into the recipe; where there is none, larger batches are handed on "
-        advice += "less often, which a busy processor delays"
-        return Cause("hand-over", f"the way of the batches from the loader to the step limits: {evidence}", advice)
+        advice = "Move work between the loader and the step into the recipe; if there is none, use larger batches"
+        return Cause("hand-over", f"the hand-over of batches from the loader to the step limits: {evidence}", advice)
     where = f", most of all stage {worst.in_words()}" if worst else ""
     calls = ", and it calls Python for each element" if python else ""
     advice = _map_advice("Move the work of a `.map` after the loader into the recipe", worst, spent)
