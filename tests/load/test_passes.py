@@ -344,13 +344,13 @@ def test_folds_and_mixes(data):
     train, validation = data.folds(5)[0]
     assert train.numpy_loader(batch_size=8).report()["training"]
     assert not validation.numpy_loader(batch_size=8).report()["training"]
-    with pytest.raises(LoaderError, match=r"is for training and for evaluation: add training=True"):
+    with pytest.raises(LoaderError, match=r"for training and for evaluation are read, .*: add training=True"):
         tfprep.mix({train: 1, validation: 1}).numpy_loader("train", 8)
 
 
 def test_what_an_epoch_leaves_out_is_said(data, photos, caplog):
     loader = data.numpy_loader("train", 8, fields=["key"])
-    assert "6 steps of 8; 2 samples are left out, other ones each time" in repr(loader)
+    assert "6 steps of 8; 2 samples left out, other ones each time" in repr(loader)
     assert loader.report()["left_out_per_epoch"] == 2
     left = [set(photos.keys["train"]) - set(flat(keys(loader))) for _ in range(5)]
     assert {len(each) for each in left} == {2}

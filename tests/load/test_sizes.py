@@ -144,7 +144,7 @@ def test_each_batch_is_of_the_bucket_of_its_samples(data, remainder):
     assert len({str(order) for order in orders}) > 1  # shuffled among buckets
     if lost:
         assert len(set(left_out)) > 1
-    assert (f"{lost} samples are left out" in repr(loader)) == (remainder == "drop")
+    assert (f"{lost} samples left out" in repr(loader)) == (remainder == "drop")
 
 
 @pytest.mark.parametrize("sizes", [[(16, 32), (32, 16)], [(32, 16), (16, 32)], [(20, 30), (30, 20)]])

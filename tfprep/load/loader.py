@@ -353,7 +353,7 @@ class Loader(Run):
             self._epochs, f"a pass is {self._epochs} epochs"
         )
         which = "the same ones" if schedule.order == "sequential" else "other ones"
-        left_out = f"; {schedule.left_out:,} samples are left out, {which} each time" if schedule.left_out else ""
+        left_out = f"; {counted(schedule.left_out, 'sample')} left out, {which} each time" if schedule.left_out else ""
         return f"<{kind} of {names} for training (training=True): {passes}; an epoch is {samples}, {steps}{left_out}>"
 
     # --- epochs ---------------------------------------------------------------------------------------------------------

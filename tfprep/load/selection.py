@@ -89,12 +89,12 @@ def is_training(sources: Sequence[SplitRows]) -> bool:
         return roles == {True}
     named = ", ".join(repr(split) for split in dict.fromkeys(source.split for source in sources))
     reason = (
-        "is for training and for evaluation"
+        f"splits for training and for evaluation are read, {named}"
         if None not in roles
-        else f"{named} does not say by its name what it is for"
+        else f"the name of the split {named} does not say if it is for training"
     )
     raise LoaderError(
-        f"what is read {reason}: add training=True (each pass is an epoch in another order, with augmented variants) or "
+        f"{reason}: add training=True (each pass is an epoch in another order, with augmented variants) or "
         "training=False (each sample once, in the order on disk, as it is)"
     )
 
