@@ -275,6 +275,11 @@ ONE_SIZE = "images, masks and maps of one height and width: 'image' has the shap
 WRONG_FUNCTIONS = [
     ({"geometry": [augment.Custom(broken)]}, "RuntimeError: no idea", "geometry"),
     ({"geometry": [augment.Custom(lambda sample, draws: 3)]}, "a Custom function returns a mapping", "geometry"),
+    (
+        {"geometry": [lambda size, draws: size]},
+        "returns a Transform, this one returned tuple; augment.Custom",
+        "geometry",
+    ),
     ({"geometry": [CUT, augment.Flip(1)]}, ONE_SIZE, "geometry"),
     ({"color": [broken]}, "RuntimeError: no idea", "color"),
     ({"color": [lambda image, draws: image / 2]}, "a color op returns uint8", "color"),

@@ -28,8 +28,11 @@ class Transform:
     size: Size
     bends: tuple[tuple[Array, Any], ...] = ()
 
-    def then(self, after: Transform) -> Transform:
-        """This transform followed by `after`."""
+    def then(self, after: object) -> Transform:
+        """This transform followed by `after`. Raises SampleError where a user's function returned something else."""
+        if not isinstance(after, Transform):
+            rule = f"a function of (size, generator) returns a Transform, this one returned {type(after).__name__}"
+            raise SampleError(f"{rule}; augment.Custom takes a function of a whole sample", stage="geometry")
         if not after.bends:
             return Transform(after.matrix @ self.matrix, after.size, self.bends)
         (first, bend), *rest = after.bends
