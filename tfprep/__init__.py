@@ -2,6 +2,7 @@
 
     tfprep.build(recipe, out)         the offline stage; `tfprep build` on the command line
     tfprep.open(folder)               a built dataset; `.loader("train", batch_size=32)` is a tf.data.Dataset
+    tfprep.load.LoaderOptions         the options of all loaders
     tfprep.mix({a: 0.7, b: 0.3})      several datasets as one
     tfprep.Recipe                     what to build: a source, geometry, derived inputs, color, codecs
     tfprep.sources .augment .derive .codecs     the parts of a recipe; a loader takes those of augment and derive too

@@ -11,6 +11,7 @@ from tests.conftest import write_dataset
 from tfprep import Recipe, augment, codecs, derive, load, sources
 from tfprep.augment.transform import Transform, scaling
 from tfprep.errors import LoaderError, RecipeError, RecordError
+from tfprep.load import LoaderOptions
 
 BY_THEMSELVES = [
     (lambda: augment.MixUp(0), "a number above 0"),
@@ -22,7 +23,7 @@ BY_THEMSELVES = [
     (lambda: augment.ColorJitter(p=2), "probability from 0 to 1"),
     (lambda: augment.ColorJitter("a"), "ColorJitter.brightness is a range"),
     (lambda: augment.Rotate("a"), "Rotate.degrees is a range"),
-    (lambda: augment.Custom("f"), "Custom takes a function of .*, got 'f'"),
+    (lambda: LoaderOptions(geometry=[augment.Custom("f")]), r"geometry\[0\]: expected an op or a function, not Custom"),
     (lambda: augment.RandomResizedCrop(224), "a whole number of pixels"),
     (lambda: augment.RandomResizedCrop(8, 8, sizes={0: 8}), "in place of height and width"),
     (lambda: augment.RandomResizedCrop(sizes={0: 8, -1: 9}), "pixels by the epoch"),

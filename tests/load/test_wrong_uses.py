@@ -143,7 +143,7 @@ def test_one_name_is_not_a_list_of_columns_and_no_sample_is_no_picture(data):
 
 def test_mixes(data, make_dataset):
     other = tfprep.open(make_dataset(samples={"train": 4}, fields=["label"]).path)
-    with pytest.raises(LoaderError, match=r"a dict of datasets and their shares, mix\(.*\), not a list"):
+    with pytest.raises(LoaderError, match=r"a dict of opened datasets or folds and their shares, mix\(.*\), not \["):
         mix([data, other])  # type: ignore[arg-type]
     with pytest.raises(LoaderError, match="A mix loads fields that all its datasets have, alike: label"):
         mix({data: 1, other: 2}).numpy_loader("train", fields=["image"])
@@ -155,7 +155,7 @@ def test_a_mix_of_folds_has_no_other_split(data):
         mixed.numpy_loader("val", training=True)
     with pytest.raises(LoaderError, match="a mix of a mix"):
         mix({mixed: 1, data: 2}).numpy_loader("train")  # type: ignore[dict-item]
-    with pytest.raises(LoaderError, match="a mix names at least one opened dataset or fold"):
+    with pytest.raises(LoaderError, match="a mix is a dict of opened datasets or folds"):
         mix({str(data.path): 1})  # type: ignore[dict-item]
     for share in ("much", None, True, -1, float("nan")):
         with pytest.raises(LoaderError, match=r"the shares of a mix are numbers from 0 on, not \["):

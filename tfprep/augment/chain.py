@@ -11,7 +11,6 @@ import numpy as np
 from tfprep.augment.aligned import same_depth
 from tfprep.augment.transform import ColorOp, GeometryOp, Transform, identity
 from tfprep.augment.warp import warp_sample
-from tfprep.checks import require
 from tfprep.errors import SampleError
 from tfprep.fields import RASTER_KINDS, Array, ImageArray, Kind, Sample, raster_size
 from tfprep.optional import cv2
@@ -45,11 +44,6 @@ class Custom:
 
     function: Callable[[Sample, Any], Sample]
     always: bool = False
-
-    def __post_init__(self) -> None:
-        require(
-            callable(self.function), "Custom takes a function of (sample, generator)", self.function, "Custom(function)"
-        )
 
     def __call__(self, sample: Sample, generator: np.random.Generator | None, /) -> Sample:
         return self.function(sample, generator) if self.always or generator is not None else sample

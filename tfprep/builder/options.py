@@ -226,10 +226,9 @@ class BuildOptions:
             object.__setattr__(self, name, operator.index(value))  # JSON takes no number of NumPy's
         if not is_number(self.item_timeout_s) or not self.item_timeout_s > 0:
             raise BuildError(f"item_timeout_s is more than 0 seconds, not {self.item_timeout_s!r}")
-        if self.on_bad not in ("skip", "fail"):
-            raise BuildError(f"on_bad is 'skip' or 'fail', not {self.on_bad!r}")
-        if self.on_warning not in ("keep", "reject"):
-            raise BuildError(f"on_warning is 'keep' or 'reject', not {self.on_warning!r}")
+        for name, choices in (("on_bad", ("skip", "fail")), ("on_warning", ("keep", "reject"))):
+            if (chosen := getattr(self, name)) not in choices:
+                raise BuildError(f"{name} is {choices[0]!r} or {choices[1]!r}, not {chosen!r}")
         if not is_number(self.max_bad) or not 0 <= self.max_bad <= 1:
             raise BuildError(f"max_bad is a share from 0 to 1, such as 0.01, not {self.max_bad!r}")
 

@@ -74,9 +74,7 @@ class Loaders(ABC):
         """The same batches as NumPy arrays: for scikit-learn or a custom training loop. Imports no framework.
 
         Args:
-            split: As in `loader`.
-            batch_size: As in `loader`.
-            **options: As in `loader`.
+            split, batch_size, **options: As in `loader`.
 
         Returns:
             An iterable of batches, each pass the next epoch.
@@ -188,8 +186,7 @@ class Loaders(ABC):
             split: The split's name.
             fields: The fields of a sample, as for `loader`; "key" and "variant" may be among them.
             variant: The stored variant, or "all": then sample i of variant v has the number v N + i, for N samples.
-            on_bad: As for `loader`.
-            verify: As for `loader`.
+            on_bad, verify: As for `loader`.
 
         Returns:
             A sequence of dicts of NumPy arrays by field.
@@ -473,15 +470,11 @@ def mix(shares: Mapping[Data | Subset, float]) -> Mix:
         The mix, which has the loaders of a dataset.
 
     Raises:
-        LoaderError: There is no dataset, or it is not a dict. Loaders also raise it where the numbers of a field that they
-            use mean different classes in the datasets.
+        LoaderError: It is not such a dict. Loaders also raise it where a class number means different classes.
     """
-    if not isinstance(shares, Mapping):
-        raise LoaderError(
-            f"a mix is a dict of datasets and their shares, mix({{a: 0.7, b: 0.3}}), not a {type(shares).__name__}"
-        )
-    if not shares or not all(isinstance(data, Loaders) for data in shares):
-        raise LoaderError(f"a mix names at least one opened dataset or fold: mix({{a: 0.7, b: 0.3}}), not {[*shares]}")
+    if not isinstance(shares, Mapping) or not shares or not all(isinstance(data, Loaders) for data in shares):
+        rule = "a mix is a dict of opened datasets or folds and their shares, mix({a: 0.7, b: 0.3})"
+        raise LoaderError(f"{rule}, not {shares!r:.200}")
     if not all(is_number(share) and share >= 0 for share in shares.values()):
         raise LoaderError(f"the shares of a mix are numbers from 0 on, not {[*shares.values()]}")
     return Mix(dict(shares))

@@ -210,34 +210,26 @@ class LoaderOptions:
             ones), and for "keep" in evaluation and where there is no full batch.
         where: The samples that are read: an expression of `pyarrow.compute` over columns of the index, such as
             `pc.field("height") >= 224`, or one bool per sample of the split, in the order of `data.index(split)`.
-        balance: A column of the index such as "label": each of its values equally often in every epoch (of several classes, the
-            rarest).
+        balance: A column such as "label": each of its values equally often in every epoch (of several classes, the rarest).
         weights: How often samples are drawn, by class ({"cat": 2, "dog": 1}) or one number per sample.
-        start_step: The first step, or a state that `state_dict` returned: the loader delivers what an uninterrupted run
-            delivers from it.
+        start_step: The first step, or a state of `state_dict`: the loader delivers what an uninterrupted run delivers from it.
         hosts: (index, count) or a `tf.distribute.InputContext`: this host's part of every batch.
         fields: The fields of an element, which is a dict; None for all that are stored.
-        inputs: The model's inputs, and `targets` its targets: an element is `x` or `(x, y)` (see `tfprep.load.outputs`).
-        targets: See `inputs`.
+        inputs, targets: The model's inputs and its targets: an element is `x` or `(x, y)` (see `tfprep.load.outputs`).
         sample_weight: A stored number or map by which Keras multiplies the loss: an element is `(x, y, w)`.
         pad: Rows that a field of N rows gets in every sample, such as {"boxes": 100}: those after its own are -1, and more than
             that is an error. Without it, such a field is a list of arrays, and for TensorFlow a ragged tensor.
-        layout: With "NCHW", images and other [H, W, C] rasters are channels first, [C, H, W]; for `numpy_loader` and
-            `torch_loader`.
-        geometry: Geometry ops as in a recipe, such as `[augment.RandomResizedCrop(224, 224), augment.Flip()]`: in training they
-            draw in each epoch, otherwise they take their unaugmented form.
-        derive: Inputs that are derived in each epoch, after geometry, by the new field's name, as in a recipe. One that has the
-            name of a stored field takes its place.
+        layout: With "NCHW", images and other [H, W, C] rasters are [C, H, W]; for `numpy_loader` and `torch_loader`.
+        geometry: Geometry ops as in a recipe, drawn in each epoch; in evaluation they take their unaugmented form.
+        derive: Inputs that are derived in each epoch, after geometry, by name, as in a recipe. They may replace stored fields.
         color: Color ops as in a recipe, for images; in training only.
-        mix: `[augment.MixUp(0.2), augment.CutMix()]`, or one of them: samples are mixed with each other in training, and their
-            labels become float32 [classes].
+        mix: `[augment.MixUp(0.2), augment.CutMix()]`, or one of them, in training; labels become float32 [classes].
         one_hot: True, or the number of classes: labels become float32 [classes], as `CategoricalCrossentropy` takes them.
         views: The number of views of a sample by name, each with geometry and color of its own, all from one decode:
             `views={"global": (2, {"geometry": [...], "color": [...]}), "local": (6, {...})}`. Each image, mask, map, derived
             field and field of boxes or points becomes a dict of tuples, one array for each view.
         bucket: Each batch gets one of these sizes, by the aspect ratio of its samples: `Buckets([(512, 768), (640, 640)])`.
-        on_bad: With "raise", a sample that cannot be read is an error; with "skip" another one replaces it, drawn by the same
-            rule (with training=False the row is left out).
+        on_bad: With "raise", a sample that cannot be read is an error; with "skip" another replaces it (in evaluation none).
         verify: Compare checksums "always", the first time that a record is read ("first_epoch"), or "never".
         memory_budget: Bytes, or text such as "2GB", for batches and cache; None for a quarter of the free memory.
         cache: Decoded rows that are kept: with "decoded" the number that fits, with False none, with "auto" where samples are
@@ -342,7 +334,6 @@ ELSEWHERE = {
     "shuffle": "training=True shuffles, order='sequential' does not",
     "repeat": "each pass is the next epoch; loader(...).repeat() has no end",
     "epochs": "each pass is the next epoch; loader(...).repeat(10) is ten of them",
-    "num_epochs": "each pass is the next epoch; loader(...).repeat(10) is ten of them",
     "drop_remainder": "remainder='drop'",
     "drop_last": "remainder='drop'",
     "num_workers": "workers, 'threads' or 'processes', and threads, their number",
@@ -352,7 +343,6 @@ ELSEWHERE = {
     "image_size": "geometry=[augment.Resize(224, 224)]",
     "augment": "geometry=[augment.Flip()] and color=[augment.ColorJitter()]",
     "transform": "geometry=[augment.Flip()] and color=[augment.ColorJitter()]",
-    "transforms": "geometry=[augment.Flip()] and color=[augment.ColorJitter()]",
     "class_weight": "balance or weights, or class_weight of model.fit",
     "dtype": "fields come in their stored dtype; a model begins with keras.layers.Rescaling(1 / 255)",
     "normalize": "a model begins with data.normalization()",

@@ -157,7 +157,8 @@ def check_ops(option: str, ops: Any) -> Any:
     for number, op in enumerate(ops):
         place = f"{option}[{number}]"
         for each_op in with_inner(op):
-            if not callable(each_op) or inspect.isclass(each_op):
+            function = each_op.function if isinstance(each_op, Custom) else each_op
+            if not callable(function) or inspect.isclass(function):
                 raise RecipeError(f"{place}: expected an op or a function, not {each_op!r}{_called(each_op)}")
             if isinstance(each_op, Custom) and each_op is not op:
                 raise RecipeError(

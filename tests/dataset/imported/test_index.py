@@ -122,7 +122,7 @@ def test_names(tmp_path):
 @pytest.mark.parametrize(
     ("contents", "text"),
     [
-        ([b"GIF89a" + bytes(20) + b"\xff"], "strings of 27 to 27 bytes that are neither text, JPEG nor PNG"),
+        ([b"GIF89a" + bytes(20) + b"\xff"], "strings of 27 bytes that are neither text, JPEG nor PNG"),
         ([bytes(range(6)), bytes(6)], "neither text, JPEG nor PNG"),  # a mask of few classes is UTF-8
         ([b"\xc3", b"\xb6"], "neither text, JPEG nor PNG"),  # together they are one letter
         ([image_bytes(RNG, (6, 7)), b"a", b"b"], "neither text, JPEG nor PNG"),

@@ -84,7 +84,8 @@ def _declared(where: str, entry: Any) -> Declared:
     except (WrongJsonError, TypeError) as error:
         raise DatasetError(f"{where}: {error}") from None
     if (known.kind == "boxes") != (known.format is not None):
-        raise DatasetError(f"{where}: kind 'boxes', and no other one, has a format: one of {', '.join(BOX_FORMATS)}")
+        rule = "'kind': 'boxes' and a 'format' are declared together"
+        raise DatasetError(f"{where}: {rule}; formats are {', '.join(BOX_FORMATS)}")
     if known.kind != "boxes" and known.rows is not None:
         raise DatasetError(f"{where}: 'rows' are the features with a row per box, of kind 'boxes'")
     return replace(known, dtype=None if dtype in ("str", "object") else dtype)  # strings are texts by themselves

@@ -302,8 +302,8 @@ def _strings(name: str, feature: str, summary: Summary, known: Declared, counts:
             raise DatasetError(f"{feature!r}: {error}") from error
         return IndexedField(name, feature, spec, raw.describe(), required=True)
     if summary["other"] or not summary["visible"]:
-        sizes = f"strings of {summary['least bytes']:,} to {summary['most bytes']:,} bytes"
-        what = sizes if is_single else "lists of byte strings"
+        sizes = dict.fromkeys(f"{summary[size]:,}" for size in ("least bytes", "most bytes"))
+        what = f"strings of {' to '.join(sizes)} bytes" if is_single else "lists of byte strings"
         raise _Unreadable(
             f"{what} that are neither text, JPEG nor PNG; for raw numbers declare dtype and shape with --features"
         )

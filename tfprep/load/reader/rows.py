@@ -469,7 +469,11 @@ class RowReader:
             for cells in table:  # all at once: a thread that waits for one after the other would be slower
                 for place in self.read_places:
                     self.files.will_need(*cells[place.first : place.first + 3])
-        raw = {name: _bytes_by_row(values[into]) for place in self.read_places for name, into in place.direct.items()}
+        raw = {
+            name: values[into].reshape(len(values[into]), -1).view(np.uint8)
+            for place in self.read_places
+            for name, into in place.direct.items()
+        }
         for number, cells in enumerate(table):
             if reason := self._fill_row(values, raw, cells, state):
                 unread.append(UnreadRow(number, reason))
@@ -542,8 +546,3 @@ class RowReader:
         for name, start, length in spans:
             contents[name] = self.files.read(number, start, state.room(length, f"bytes of {name}"), state.fetched)
         return contents
-
-
-def _bytes_by_row(values: Array) -> Array:
-    """An array as uint8 [rows, bytes]."""
-    return values.reshape(len(values), -1).view(np.uint8)
