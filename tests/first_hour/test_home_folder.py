@@ -5,6 +5,7 @@ import pytest
 import tfprep
 from tests.commands import status_of
 from tests.photos import write_photos
+from tfprep.builder import plan_build
 
 RECIPE = """from tfprep import Recipe, codecs, sources
 
@@ -24,6 +25,8 @@ def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
     assert status_of("build", tmp_path / "recipe.py", "--out", "~/out", "--workers", "0") == 0
     assert len(tfprep.open("~/out").index("train")) == 2
     assert (tmp_path / "out" / "tfprep.json").exists()
+    states = plan_build(tmp_path / "recipe.py", "~/out")
+    assert [state.up_to_date for state in states] == [True] * len(states)
 
 
 def test_a_tilde_that_is_no_home_folder_is_a_name(tmp_path, monkeypatch, capsys):

@@ -44,7 +44,7 @@ from tfprep.dataset.names import SHARDS
 from tfprep.errors import BuildError, RecipeError, SourceError
 from tfprep.pool import Died, Done, Pool, Progress, Task
 from tfprep.recipe import Recipe
-from tfprep.recipe.file import load_recipe
+from tfprep.recipe.file import data_root, load_recipe
 from tfprep.storage.local import remove_leftovers
 from tfprep.storage.urls import folder_at, is_remote, remove_file, size_of
 from tfprep.units import duration
@@ -63,7 +63,7 @@ _PROGRESS_S = 0.1
 def plan_build(
     recipe: Recipe | str | os.PathLike[str],
     out: str | os.PathLike[str],
-    data: str | os.PathLike[str] = ".",
+    data: str | os.PathLike[str] | None = None,
     *,
     options: BuildOptions | None = None,
     part: Part | None = None,
@@ -73,7 +73,7 @@ def plan_build(
     Args:
       recipe: The recipe, or the path of the Python file that defines `RECIPE`.
       out: The folder of the dataset.
-      data: The folder of the raw files.
+      data: As in `build`.
       options: Those of the build.
       part: Look only at the shards of this part.
 
@@ -85,8 +85,8 @@ def plan_build(
       SourceError: The raw data is not laid out as the source expects.
       BuildError: The build would refuse to start, for example because `out` holds another dataset.
     """
-    root, options = folder_at(data), options or BuildOptions()
-    loaded, _ = loaded_recipe(recipe)
+    options, (loaded, file) = options or BuildOptions(), loaded_recipe(recipe)
+    root = folder_at(data if data is not None else "." if file is None else data_root(file))
     with placed(out) as layout:
         check_folders(root, layout.out)
         plan = _plan(loaded, root, layout, options)

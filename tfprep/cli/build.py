@@ -184,9 +184,8 @@ def _explain(
     recipe: Path, out: str, data: str | None, options: BuildOptions, part: Part | None, as_json: bool, *, with_size: bool
 ) -> None:  # fmt: skip
     from tfprep.builder import explain, plan_build
-    from tfprep.recipe.file import data_root
 
-    states = plan_build(recipe, out, data or data_root(recipe), options=options, part=part)
+    states = plan_build(recipe, out, data, options=options, part=part)
     samples = sum(state.samples for state in states if not state.up_to_date)
     changed = any(state.changed for state in states)  # by size or time; the content is known to a build only
     most, later = ("up to ", "; files that changed are compared by content first") if changed else ("", "")
