@@ -361,6 +361,21 @@ def test_what_an_epoch_leaves_out_is_said(data, photos, caplog):
     assert "batch_size=64 is larger than the 50 samples of an epoch" in caplog.text
 
 
+def test_passes_that_see_the_same_batches_again_and_again_are_named(photos, caplog):
+    """As of Lightning with limit_train_batches=5."""
+    loader = tfprep.open(photos.path).numpy_loader("train", 4, fields=["key"])
+    assert len(loader) > 9
+    with caplog.at_level("WARNING", logger="tfprep.load"):
+        for epoch in range(10):
+            loader.set_epoch(epoch)
+            taken(loader, 5)
+        assert not caplog.messages
+        seen = [taken(loader, 5) for _ in range(6)]
+    assert all(each == seen[0] for each in seen)
+    (message,) = caplog.messages
+    assert "4 passes in a row began with step 108 and had the same batches" in message
+
+
 def test_a_short_epoch_that_a_look_could_use_up_is_named_where_passes_are_epochs(data, caplog):
     with caplog.at_level("WARNING", logger="tfprep.load"):
         next(iter(data.loader("train", 8, **LABELS).repeat()))

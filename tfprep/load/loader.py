@@ -31,6 +31,8 @@ _LOG = logging.getLogger("tfprep.load")
 LOOK = 8
 """Batches of a pass that use no epoch. Where Keras builds a model under a `tf.distribute` strategy it takes one, and TensorFlow
 some four more in advance for the devices."""
+MOST_REPEATED = 3
+"""Passes that begin where the last one did before the loader says that their batches are the same. Frameworks take fewer."""
 
 
 class Progress:
@@ -50,6 +52,8 @@ class Progress:
         self.plan, self.length = plan, plan.schedule.steps_per_epoch
         self.is_evaluation = plan.schedule.epochs is not None
         self._warned = False
+        self._first = self._repeated = 0
+        """The step with which the last pass began, and how many passes before it began there too."""
         self.spare: Prefetcher | None = None
         self._lock = threading.Lock()
         self._begun = 0
@@ -60,18 +64,25 @@ class Progress:
         """Let the next pass begin with this step; passes that have begun no longer change that."""
         with self._lock:
             self.next_step = self.position = step % self.length if self.is_evaluation else step
-            self.requested_ahead = False
+            self.requested_ahead, self._first = False, -1
             self._begun = self._moved = self._begun + 1
 
     def begin(self, steps: Pass) -> int:
         """The first step of a pass that begins now."""
         with self._lock:
             first = self.position = self.next_step
+            self._first, self._repeated = first, self._repeated + 1 if first == self._first else 0
             self.requested_ahead = steps.for_framework
             self._begun = steps.number = self._begun + 1
             if self.is_evaluation:  # training=False: all passes but the first one are whole
                 self.next_step = 0
-            return first
+        if self._repeated == MOST_REPEATED and not self.is_evaluation:
+            _LOG.warning(
+                "%d passes in a row began with step %d and had the same batches, because each was left before batch %d. Call "
+                "set_epoch(n) before each, or take all batches from one iterator of repeat()",
+                MOST_REPEATED + 1, first, LOOK + 1,
+            )  # fmt: skip
+        return first
 
     def delivered(self, steps: Pass, step: int) -> None:
         """Note that a pass delivered the batch of this step."""
