@@ -167,7 +167,6 @@ def _copy_rows(source: Mapping[str, Any], target: Mapping[str, Any], rows_from: 
 
 LISTED = 1_000
 """All bad records are counted, and up to this number are named."""
-ATTEMPTS = 100
 
 
 class BadRecords:
