@@ -115,7 +115,7 @@ def test_the_command(before, tmp_path, build_folder, capsys):
 
 def test_imported_tfrecords_are_compared_by_their_records(before, indexed, tmp_path):
     first = indexed
-    second = shutil.copytree(first, tmp_path / "second")
+    second = shutil.copytree(first, tmp_path / "second", symlinks=True)
     records = [record.numpy() for record in tf.data.TFRecordDataset(str(first / "train-00000.tfrecord"))]
     write(second / "train-00000.tfrecord", [records[0], records[2], records[2]])
     index_tfrecords(str(second / "train-*.tfrecord"), "train", workers=0)
