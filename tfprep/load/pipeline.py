@@ -244,7 +244,7 @@ class Pipeline:
             self.fill(replaced, state, pool)
 
     def _count(self, batch: Batch, rows: int, state: ThreadState) -> None:
-        """Note that so many rows of a batch are filled; complete it after the last one."""
+        """Note that `rows` more rows of a batch are filled; complete it after the last one."""
         if not batch.fill(rows) or batch.future.done():
             return
         in_pool = self.pool is not None and state is self.pool.state

@@ -57,7 +57,7 @@ class Batch:
         self.rows, self.values, self._empty = rows, values, len(rows)
 
     def fill(self, rows: int) -> bool:
-        """Note that so many more rows are filled, or stay empty; return True if these were the last ones."""
+        """Note that `rows` more rows are filled, or stay empty; return True if these were the last ones."""
         with self._lock:
             self._empty -= rows
             return not self._empty

@@ -96,7 +96,7 @@ class Reading:
         lines += [f"further fields: {', '.join(further)}"] if further else []
         by_area = sorted(facts.sizes, key=lambda size: size[0] * size[1])
         sizes = dict.fromkeys(f"{width} x {height}" for height, width in (*by_area[:1], *by_area[-1:]))
-        lines += [f"image sizes, {len(facts.sizes)} opened: {' to '.join(sizes)}"] if sizes else []
+        lines += [f"image sizes (width x height), {len(facts.sizes)} opened: {' to '.join(sizes)}"] if sizes else []
         lines += [f"turned by EXIF, {len(facts.sizes)} opened: {facts.turned}"] if facts.turned else []
         lines += ["images are not 8-bit RGB, and are stored without loss"] if facts.deep else []
         for name, numbers in facts.mask_numbers.items():
