@@ -299,7 +299,7 @@ def suggestion(option, *possibilities):
         (["build", "recipe.py"], 2, "--out"),
         (["build", "recipe.py", "--out", "x", "--max-bad", "many"], 2, "a share such as 1%"),
         (["bild"], 2, "No such command 'bild'. Did you mean 'build'?"),
-        (["frobnicate"], 2, "No such command 'frobnicate'. There are build, index, fields,"),
+        (["frobnicate"], 2, "No such command 'frobnicate'. There are init, build, show,"),
         (["build", "recipe.py", "--uot", "x"], 2, suggestion("--uot", "--out", "--quiet")),
         (["fields", "add", "out", "{recipe}", "--part", ""], 2, "a part is written as NUMBER/PARTS"),
         (["--vresion"], 2, suggestion("--vresion", "--version")),
