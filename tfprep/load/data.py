@@ -250,9 +250,7 @@ class Subset(Loaders):
     def subset(self, split: str = "train") -> Subset:
         """These samples."""
         if split not in ("train", *(source.split for source in self.sources)):
-            raise LoaderError(
-                f"a fold has no splits to choose from, not {split!r}; give the batch size as batch_size=32"
-            )
+            raise LoaderError(f"a fold has no splits to choose from, not {split!r}; write batch_size=32")
         return self
 
     def __len__(self) -> int:
@@ -343,9 +341,7 @@ class Data(Loaders, Dataset):
             if len(groups) != len(keys):
                 raise LoaderError(f"group= has {len(groups)} values for {len(keys)} samples of {split!r}")
         if missing := sum(value is None or value != value for value in groups):  # noqa: PLR0124 # NaN
-            raise LoaderError(
-                f"{missing} samples have no group and would be one; give group= a list with their keys instead"
-            )
+            raise LoaderError(f"{missing} samples have no group and would be one; give a list with their keys instead")
         fold = fold_of(groups, classes, count, seed)
 
         def part(chosen: Any, *, training: bool) -> Subset:
@@ -422,9 +418,8 @@ class Data(Loaders, Dataset):
                 std += [float(np.iinfo(dtype).max) if dtype.kind in "iu" else 1.0] * channels
         if statistics.keys().isdisjoint(names):
             available = ", ".join(statistics) or "no field"
-            raise LoaderError(
-                f"the manifest has statistics of {available}, not of {', '.join(names)}: only images have them"
-            )
+            rule = f"the manifest has statistics of {available}, not of {', '.join(names)}"
+            raise LoaderError(f"{rule}: only images have them")
         layer = keras.layers.Normalization(mean=mean, variance=[value**2 for value in std])
         layer.build((len(mean),))  # a Sequential without an Input would build it inside of a graph that ends
         return layer

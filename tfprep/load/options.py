@@ -205,9 +205,8 @@ class LoaderOptions:
         seed: The seed of the order, the variants and all draws.
         order: The order of an epoch: "global" or "sequential"; None for "global" in training and "sequential" otherwise.
         variants: Which variants are read: "rotate", "random", "all" or a number; None for "rotate" in training and 0 otherwise.
-        remainder: What becomes of the last, smaller batch, where `batch_size` does not divide the samples: "drop" or "keep".
-            None for "drop" in training, where each epoch leaves out other samples (with order="sequential" always the last
-            ones), and for "keep" in evaluation and where there is no full batch.
+        remainder: What becomes of the last, smaller batch: "drop" or "keep". None for "drop" in training, where each epoch leaves
+            out other samples (the last ones with order="sequential"), and "keep" in evaluation and where no batch is full.
         where: The samples that are read: an expression of `pyarrow.compute` over columns of the index, such as
             `pc.field("height") >= 224`, or one bool per sample of the split, in the order of `data.index(split)`.
         balance: A column such as "label": each of its values equally often in every epoch (of several classes, the rarest).
@@ -342,6 +341,7 @@ ELSEWHERE = {
     "label": "targets",
     "image_size": "geometry=[augment.Resize(224, 224)]",
     "augment": "geometry=[augment.Flip()] and color=[augment.ColorJitter()]",
+    "device": "images.to(device) in the loop of PyTorch; jax_loader() transfers ahead",
     "transform": "geometry=[augment.Flip()] and color=[augment.ColorJitter()]",
     "class_weight": "balance or weights, or class_weight of model.fit",
     "dtype": "fields come in their stored dtype; a model begins with keras.layers.Rescaling(1 / 255)",
