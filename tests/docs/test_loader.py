@@ -74,7 +74,7 @@ def test_every_option_named_there_exists():
     """Words written as `name=value` are options of the loader, of folds, or of Keras and PyTorch."""
     others = {
         "shuffle", "steps_per_epoch", "num_workers", "stratify", "group", "jit_compile", "save_freq",
-        "multiprocessing_context", "variant", "gradient_accumulation_steps",
+        "multiprocessing_context", "variant", "gradient_accumulation_steps", "limit_train_batches",
     }  # fmt: skip
     named = set(re.findall(r"`(\w+)=[^`]*`", PAGE)) - others
     assert named
