@@ -568,20 +568,33 @@ def _tidy(root: Path) -> None:
         path.unlink(missing_ok=True)
     for folder in (root / PRIVATE).glob("**/"):
         remove_leftovers(folder)
-    for path in (root / SAME_SHARDS, *(root / PRIVATE).glob("removed-*")):
+    same = root / SAME_SHARDS
+    for path in (same, *(root / PRIVATE).glob("removed-*")):
         shutil.rmtree(path, ignore_errors=True)
     current = find_current(root)
     if current is None:
         return
     new, versions = root / NEW, _local_versions(root)  # shards without a manifest, which was lost, are used again
     last = max(versions, default=0)  # the receipts are those of the last one, also where the pointer was set back
-    if last > current.number and not (new.exists() and any(new.iterdir())):
-        with suppress(OSError):
-            new.rmdir()
+    if last > current.number:
+        place = same if _have_same_shards(versions[last], current.path) else new
         # It was moved here, and the pointer was not replaced. Not held, as far as locks tell.
         with suppress(OSError, BuildError), file_locked(versions[last], BlockingIOError()):
-            os.rename(versions[last], new)
+            if place.exists():
+                place.rmdir()
+            os.rename(versions[last], place)
+        shutil.rmtree(same, ignore_errors=True)
     _point_link(current)
+
+
+def _have_same_shards(*versions: Path) -> bool:
+    """Return True if versions differ in added fields and reports only."""
+    from tfprep.dataset.manifest import read_manifest
+
+    with suppress(DatasetError):
+        first, second = [[*read_manifest(version).shard_files()] for version in versions]
+        return first == second
+    return False
 
 
 # --- removing -------------------------------------------------------------------------------------------------------------
