@@ -281,7 +281,7 @@ def test_a_link_to_another_version_is_set_right_and_what_else_has_that_name_stay
     assert current_version(tmp_path / "out").number == 4
     (tmp_path / "out/current").rmdir()
     shutil.copytree(tmp_path / "out/v0004", tmp_path / "out/current")  # as copies do that follow links
-    with pytest.warns(UserWarning, match="out/current is a copy of a version, so that other tools read old data there"):
+    with pytest.warns(UserWarning, match="out/current is a copy of a version, where other tools read old data"):
         publish(1000)
 
 

@@ -550,8 +550,7 @@ def _point_link(version: Version) -> None:
     """Make `current` a link to the version. The pointer decides: a file system without links is not an error."""
     link, target = version.root / CURRENT, version.path.name
     if not link.is_symlink() and (link / MANIFEST).exists():  # `cp -rL`, zip and Windows copy what a link leads to
-        rule = f"{link} is a copy of a version, so that other tools read old data there"
-        warnings.warn(f"{rule}: remove it", stacklevel=2)
+        warnings.warn(f"{link} is a copy of a version, where other tools read old data: remove it", stacklevel=2)
     before = os.readlink(link) if link.is_symlink() else None
     if before == target or (not _FOLDER.match(before) if before is not None else link.exists()):
         return  # it is right already, or of somebody else
@@ -587,13 +586,12 @@ def _tidy(root: Path) -> None:
     _point_link(current)
 
 
-def _have_same_shards(*versions: Path) -> bool:
-    """Return True if versions differ in added fields and reports only."""
+def _have_same_shards(first: Path, second: Path) -> bool:
+    """Return True if two versions differ in added fields and reports only."""
     from tfprep.dataset.manifest import read_manifest
 
     with suppress(DatasetError):
-        first, second = [[*read_manifest(version).shard_files()] for version in versions]
-        return first == second
+        return read_manifest(first).splits == read_manifest(second).splits
     return False
 
 

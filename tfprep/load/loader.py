@@ -31,8 +31,6 @@ _LOG = logging.getLogger("tfprep.load")
 LOOK = 8
 """Batches of a pass that use no epoch. Where Keras builds a model under a `tf.distribute` strategy it takes one, and TensorFlow
 some four more in advance for the devices."""
-MOST_REPEATED = 3
-"""Passes that begin where the last one did before the loader says that their batches are the same. Frameworks take fewer."""
 
 
 class Progress:
@@ -76,12 +74,11 @@ class Progress:
             self._begun = steps.number = self._begun + 1
             if self.is_evaluation:  # training=False: all passes but the first one are whole
                 self.next_step = 0
-        if self._repeated == MOST_REPEATED and not self.is_evaluation:
+        if self._repeated == 3 and not self.is_evaluation:  # frameworks look less often
             _LOG.warning(
-                "%d passes in a row began with step %d and had the same batches, because each was left before batch %d. Call "
-                "set_epoch(n) before each, or take all batches from one iterator of repeat()",
-                MOST_REPEATED + 1, first, LOOK + 1,
-            )  # fmt: skip
+                f"4 passes in a row began with step {first} and had the same batches, because each was left before batch "
+                f"{LOOK + 1}. Call set_epoch(n) before each, or take all batches from one iterator of repeat()"
+            )
         return first
 
     def delivered(self, steps: Pass, step: int) -> None:

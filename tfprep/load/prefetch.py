@@ -76,7 +76,10 @@ class Prefetcher:
                 "with the method 'spawn', which sends a loader as its options, or take batches by their step, loader[step]"
             )
         if not self._started:
-            self._start()
+            self._started = self.interrupted = True
+            self._pipeline.start_threads()
+            self._advance()
+            self.interrupted = False
         window = self._window  # another thread may call `close`, which puts one with its error in its place
         batch = window[0]
         if not batch.future.done():
@@ -122,12 +125,6 @@ class Prefetcher:
             batch.fail(error)
 
     # --- the consumer's side --------------------------------------------------------------------------------------------
-
-    def _start(self) -> None:
-        self._started = self.interrupted = True
-        self._pipeline.start_threads()
-        self._advance()
-        self.interrupted = False
 
     def _wait(self, batch: Batch) -> None:
         counts, timeout_s = self._pipeline.counts, self._pipeline.options.timeout_s

@@ -31,7 +31,7 @@ from tfprep.dataset import FieldInfo, FileInfo, Manifest, SplitInfo, read_manife
 from tfprep.dataset.imported.declared import INFO_JSON, read_declared
 from tfprep.dataset.imported.scan import VALUE, LostRecord, Scanned, Summary, read_part, scan_shards
 from tfprep.dataset.imported.schema import IndexedField, decide_fields, sized_raster
-from tfprep.dataset.imported.shards import Place, Shard, common_root, find_source, missing_shards, name_below, root_of
+from tfprep.dataset.imported.shards import Shard, common_root, find_source, missing_shards, name_below, root_of
 from tfprep.dataset.index import label_type, numpy_column, schema
 from tfprep.dataset.locations import with_rows, write_rows
 from tfprep.dataset.manifest import Imported, digest_of, kept_fields, matches
@@ -102,7 +102,11 @@ def index_tfrecords(
         raise DatasetError(f"workers is at least 0, not {workers}")
     name, place, listed = find_source(os.fspath(source), split)
     declared = read_declared(place, features)
-    folder, skip = _index_folder(place, out), on_bad == "skip"
+    if out is not None and "://" in os.fspath(out):
+        raise DatasetError(f"an index is written to a local folder, not to {os.fspath(out)}")
+    if out is None and is_remote(place):
+        raise DatasetError(f"the shards are at {place}; name a local folder for the index with --out")
+    folder, skip = Path(os.path.abspath(place / BESIDE if out is None else out)), on_bad == "skip"
     work = folder / PRIVATE
     with NewVersion(folder) as new:
         old = None if new.before is None else read_manifest(new.before.path)
@@ -143,22 +147,13 @@ def index_tfrecords(
     )  # fmt: skip
 
 
-def _index_folder(beside: Place, out: str | os.PathLike[str] | None) -> Path:
-    if out is not None and "://" in os.fspath(out):
-        raise DatasetError(f"an index is written to a local folder, not to {os.fspath(out)}")
-    if out is None and is_remote(beside):
-        raise DatasetError(f"the shards are at {beside}; name a local folder for the index with --out")
-    return Path(os.path.abspath(beside / BESIDE if out is None else out))
-
-
 def _changes(old: Manifest | None, new: Manifest) -> Iterator[str]:
     """Yield the fields that are not as before, and the splits that became smaller, in words."""
     if old is None:
         return
     for name, split in old.splits.items():
         if split.samples > (left := new.splits[name].samples):
-            rule = "a split has the shards of its last pattern only"
-            yield f"{name} had {split.samples:,} samples, it has {left:,}: {rule}"
+            yield f"{name} had {split.samples:,} samples, it has {left:,}: those of the last pattern that was given for it"
     yield from (f"{name} is new" for name in new.fields if name not in old.fields)
     yield from (f"{name} is not a field any more" for name in old.fields if name not in new.fields)
     for name in (name for name in new.fields if name in old.fields):
