@@ -74,7 +74,8 @@ class Loaders(ABC):
         """The same batches as NumPy arrays: for scikit-learn or a custom training loop. Imports no framework.
 
         Args:
-            split, batch_size, **options: As in `loader`.
+            split, batch_size: As in `loader`.
+            **options: As in `loader`.
 
         Returns:
             An iterable of batches, each pass the next epoch.

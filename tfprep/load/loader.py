@@ -50,8 +50,7 @@ class Progress:
         self.plan, self.length = plan, plan.schedule.steps_per_epoch
         self.is_evaluation = plan.schedule.epochs is not None
         self._warned = False
-        self._first = self._repeated = 0
-        """The step with which the last pass began, and how many passes before it began there too."""
+        self._first = self._repeated = 0  # where the last pass began, and how many passes before it began there too
         self.spare: Prefetcher | None = None
         self._lock = threading.Lock()
         self._begun = 0
