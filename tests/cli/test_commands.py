@@ -331,7 +331,8 @@ def test_ctrl_c_says_how_to_continue_and_the_same_command_continues(photos, tmp_
     (tmp_path / "slow.py").write_text(SLOW)
     command = [sys.executable, "-m", "tfprep", "build", "slow.py", "--data", photos, "--out", "out", "--workers", "1"]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
-        wait_until(lambda: list((tmp_path / "out").glob(".tfprep/**/*.tmp")), process)
+        folder = tmp_path / "out/.tfprep"  # `os.walk`, unlike `glob`, goes on where a folder is removed meanwhile
+        wait_until(lambda: any(name.endswith(".tmp") for *_, names in os.walk(folder) for name in names), process)
         process.send_signal(sent)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
