@@ -333,6 +333,7 @@ TWO = {"options": BuildOptions(workers=2)}
         ("folder.py", "out", "data", {}, "is a folder", 0),
         ("wrong.py", "out", None, {}, "ZeroDivisionError", 1),
         ("wrong.py", "memory://out", "data", TWO, MEMORY, 0),
+        ("wrong.py", "out", "memory://data", TWO, MEMORY, 1),
         ("wrong.py", "out", parse_url("memory://data/x"), TWO, MEMORY, 1),
         ("wrong.py", "out", None, {"engine": Ray()}, "ZeroDivisionError", 0),
     ],

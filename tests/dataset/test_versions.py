@@ -182,8 +182,9 @@ def test_other_commands_keep_the_number_of_versions_of_the_last_build(publish, t
     del held
     publish(0, keep=None)
     assert sorted(path.name for path in out.glob("v*")) == ["v0004", "v0005", "v0006"]
-    (out / "tfprep.json").write_text("x")  # nobody knows how many are to stay
-    publish(0, keep=None)
+    (out / "tfprep.json").write_text("x")
+    with pytest.warns(UserWarning, match="did not say how many older versions stay, so all do; build with --keep"):
+        publish(0, keep=None)
     assert sorted(path.name for path in out.glob("v*")) == ["v0004", "v0005", "v0006", "v0007"]
 
 

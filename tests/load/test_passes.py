@@ -373,7 +373,7 @@ def test_passes_that_see_the_same_batches_again_and_again_are_named(photos, capl
         seen = [taken(loader, 5) for _ in range(6)]
     assert all(each == seen[0] for each in seen)
     (message,) = caplog.messages
-    assert "4 passes in a row began with step 108 and had the same batches" in message
+    assert "4 passes in a row began with step 108 and have the same batches" in message
 
 
 def test_a_short_epoch_that_a_look_could_use_up_is_named_where_passes_are_epochs(data, caplog):

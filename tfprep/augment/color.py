@@ -198,8 +198,8 @@ def turn_hue(image: ImageArray, share: float) -> ImageArray:
 
 
 def _factors(amount: float | Range) -> Range:
-    """`around(1, amount)`, from 0 on."""
-    return (max(0.0, 1 - amount), 1 + amount) if is_number(amount) else around(1, amount)
+    factors = around(1, amount)
+    return (max(0.0, factors[0]), factors[1]) if is_number(amount) else factors
 
 
 _LEVELS = np.arange(256)

@@ -46,7 +46,7 @@ from tfprep.pool import Died, Done, Pool, Progress, Task
 from tfprep.recipe import Recipe
 from tfprep.recipe.file import data_root, load_recipe
 from tfprep.storage.local import remove_leftovers
-from tfprep.storage.urls import folder_at, is_remote, remove_file, size_of
+from tfprep.storage.urls import is_remote, remove_file, size_of
 from tfprep.units import duration
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def plan_build(
       BuildError: The build would refuse to start, for example because `out` holds another dataset.
     """
     options, (loaded, file) = options or BuildOptions(), loaded_recipe(recipe)
-    root = folder_at(data if data is not None else "." if file is None else data_root(file))
+    root = data_root(file, data)
     with placed(out) as layout:
         check_folders(root, layout.out)
         plan = _plan(loaded, root, layout, options)

@@ -14,7 +14,7 @@ from tfprep.builder.options import BuildOptions, BuildSummary, Part, PartSummary
 from tfprep.dataset.names import POINTER
 from tfprep.errors import BuildError
 from tfprep.pool import LATER, Pool
-from tfprep.storage.urls import folder_at, is_remote, scheme_of
+from tfprep.storage.urls import folder_at, scheme_of
 
 if TYPE_CHECKING:
     from tfprep.builder.cluster import Ray
@@ -190,16 +190,12 @@ def _job(
         if workers and is_there and is_new:
             engine.start()
         # NumPy, OpenCV and Arrow are imported here, the first two by the recipe, while the workers do the same.
-        if data is None:
-            from tfprep.recipe.file import data_root
-
-            data = "." if path is None else data_root(path)
-        root = data if is_remote(data) else os.path.expanduser(data)
         from tfprep.builder.layout import placed
         from tfprep.builder.run import Build, check_folders, loaded_recipe
         from tfprep.dataset.versions import NewVersion, locked
+        from tfprep.recipe.file import data_root
 
-        raw = folder_at(root)
+        raw = data_root(path, data)
         for place in (raw, folder_at(out)):
             if scheme_of(place) == "memory" and worker_count(options):
                 raise BuildError(

@@ -201,10 +201,9 @@ def _expected(recipe: Path, data: str | None, samples: int, workers: int | None)
     from tfprep.bench.forms import expected_build
     from tfprep.errors import TfprepError
     from tfprep.recipe.file import data_root, load_recipe
-    from tfprep.storage.urls import folder_at
 
     try:
-        root = folder_at(data or data_root(recipe))  # before load_recipe: functions of the last run can be pickled
+        root = data_root(recipe, data)  # before load_recipe: functions of the last run can be pickled
         nbytes, seconds = expected_build(load_recipe(recipe), root, samples, workers)
     except TfprepError as error:  # what is due is known nevertheless
         return None, f"Size and time are not known: a sample cannot be built: {error}"

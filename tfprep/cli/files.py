@@ -189,8 +189,9 @@ def _clean_lines(leftovers: Leftovers, removed: bool) -> Iterator[str]:
         yield f"Kept: version {number}, which a process reads, or whose file system has no locks to tell"
     kept = {"of a run that has not published": leftovers.unfinished, "that are not a day old": leftovers.young}
     for what, infos in kept.items():
-        size = units.size(sum(info.bytes for info in infos))
-        yield from [f"Kept: {units.number(len(infos), 'object')} of {size} {what}"] if infos else []
+        if infos:
+            size = units.size(sum(info.bytes for info in infos))
+            yield f"Kept: {units.number(len(infos), 'object')} of {size} {what}"
 
 
 @click.command("export")

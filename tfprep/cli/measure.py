@@ -155,10 +155,9 @@ def _forms(recipe: Path, as_json: bool, flags: dict[str, Any]) -> int:
     from tfprep.bench.forms import compare_forms
     from tfprep.bench.rounds import Budget
     from tfprep.recipe.file import data_root, load_recipe
-    from tfprep.storage.urls import folder_at
 
     text.start_tensorflow("tfprep bench")
-    root = folder_at(flags["data"] or data_root(recipe))
+    root = data_root(recipe, flags["data"])
     with tempfile.TemporaryDirectory(prefix="tfprep-forms-") as scratch:
         forms = compare_forms(
             load_recipe(recipe), root, Path(scratch), samples=flags["samples"], split=flags["split"] or "train",

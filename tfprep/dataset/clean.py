@@ -111,10 +111,11 @@ def _find(root: Path, keep: int) -> Leftovers:
     unfinished = [info for info in ours if info.name in started or f"{info.name.rpartition('/')[0]}/" in started]
     limit, waiting = time.time() - AGE_S, {info.name for info in unfinished}
     unused = [info for info in ours if info.name not in waiting]
-    old, young = (tuple(i for i in unused if (float(i.modified or 0) < limit) == is_old) for is_old in (True, False))
+    young = [info for info in unused if float(info.modified or 0) >= limit]
+    old = [info for info in unused if float(info.modified or 0) < limit]
     folders = {number: f"{version_folder(Path(), number)}/" for number in older}
     sizes = {n: sum(info.bytes for info in ours if info.name.startswith(folder)) for n, folder in folders.items()}
-    return Leftovers(str(root), sizes, old, tuple(unfinished), young)
+    return Leftovers(str(root), sizes, tuple(old), tuple(unfinished), tuple(young))
 
 
 def _needed(number: int, manifest: Manifest) -> Iterator[str]:

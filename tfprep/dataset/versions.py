@@ -115,7 +115,7 @@ def current_version(root: PathOrUrl) -> Version:
             raise DatasetError(f"{place} holds no {POINTER}: {_why_not(place)}") from FileNotFoundError()
         raise
     number = keep = None
-    with suppress(ValueError, RecursionError, LookupError, TypeError, AttributeError):
+    with suppress(ValueError, RecursionError, KeyError, TypeError):
         document = json.loads(content)
         number, keep = document["version"], document.get("keep")
     if type(number) is not int or not 1 <= number < 10**18:
@@ -248,10 +248,8 @@ def hold_current(path: PathOrUrl, number: int | None = None) -> tuple[Version, H
             if find_version(path, number) == version:
                 if version.is_chosen:
                     raise
-                raise DatasetError(
-                    f"{version.path}, the current version, is not there or lost its {MANIFEST}: copy the dataset again, or run "
-                    "the build again"
-                ) from None
+                rule = f"{version.path}, the current version, is not there or lost its {MANIFEST}"
+                raise DatasetError(f"{rule}: copy the dataset again, or run the build again") from None
     raise DatasetError(f"{path} is published again and again while it is opened; open it when the builds have ended")
 
 
@@ -506,7 +504,11 @@ class NewVersion:
             _point_link(self._next)
             with writing(self.folder):
                 self.folder.mkdir()
-            if keep is not None:
+            if keep is None:
+                warnings.warn(
+                    f"{POINTER} did not say how many older versions stay, so all do; build with --keep", stacklevel=2
+                )
+            else:
                 remove_old(self.root, keep)
         self._names.clear()
         self.before = self._next

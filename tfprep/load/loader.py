@@ -75,7 +75,7 @@ class Progress:
                 self.next_step = 0
         if self._repeated == 3 and not self.is_evaluation:  # frameworks look less often
             _LOG.warning(
-                f"4 passes in a row began with step {first} and had the same batches, because each was left before batch "
+                f"4 passes in a row began with step {first} and have the same batches, because none before them came to batch "
                 f"{LOOK + 1}. Call set_epoch(n) before each, or take all batches from one iterator of repeat()"
             )
         return first

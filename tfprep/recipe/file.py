@@ -18,7 +18,7 @@ from tfprep.pool import import_from
 from tfprep.recipe.checks import check_kinds, importing
 from tfprep.recipe.model_fields import ModelFields
 from tfprep.recipe.recipe import Recipe
-from tfprep.storage.urls import folder_at, is_remote
+from tfprep.storage.urls import PathOrUrl, folder_at, is_remote
 
 Defined = TypeVar("Defined", Recipe, ModelFields)
 
@@ -63,15 +63,17 @@ def load_fields(path: Path) -> ModelFields:
     return _defined(path, _module_name(path, "fields"), "FIELDS", ModelFields)
 
 
-def data_root(path: Path) -> Path:
-    """Return the folder or URL that the recipe file names as `DATA`; a folder is relative to the file. Without `DATA`, it is the
-    current folder."""
-    load_recipe(path)
-    data = getattr(sys.modules[_module_name(path)], "DATA", None)
-    if data is None:
-        return Path.cwd()
-    folder = folder_at(data)
-    return folder if is_remote(folder) else path.parent / folder
+def data_root(path: Path | None, data: PathOrUrl | None = None) -> Path:
+    """Return the folder or URL of the raw files: `data`, else what the recipe file names as `DATA`, where a folder is relative to
+    the file, else the current folder."""
+    if data is not None:
+        return folder_at(data if is_remote(data) else os.path.expanduser(data))
+    if path is not None:
+        load_recipe(path)
+        if (named := getattr(sys.modules[_module_name(path)], "DATA", None)) is not None:
+            folder = folder_at(named)
+            return folder if is_remote(folder) else path.parent / folder
+    return Path.cwd()
 
 
 def _module_name(path: Path, what: str = "recipe") -> str:
