@@ -183,9 +183,13 @@ def test_other_commands_keep_the_number_of_versions_of_the_last_build(publish, t
     publish(0, keep=None)
     assert sorted(path.name for path in out.glob("v*")) == ["v0004", "v0005", "v0006"]
     (out / "tfprep.json").write_text("x")
-    with pytest.warns(UserWarning, match="did not say how many older versions stay, so all do; build with --keep"):
+    with pytest.warns(
+        UserWarning, match="did not say how many older versions stay, so all do now; later commands leave one"
+    ):
         publish(0, keep=None)
     assert sorted(path.name for path in out.glob("v*")) == ["v0004", "v0005", "v0006", "v0007"]
+    publish(0, keep=None)
+    assert sorted(path.name for path in out.glob("v*")) == ["v0007", "v0008"]
 
 
 def test_versions_that_were_copied_without_the_pointer_are_named(publish, tmp_path):

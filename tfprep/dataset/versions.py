@@ -470,7 +470,7 @@ class NewVersion:
 
         Args:
           keep: The number of older versions that stay, those that somebody holds besides; None for the number that was given
-            last, as the pointer says; where it does not, all stay, and so they do at a store.
+            last, as the pointer says; where it does not, all stay this time, and so they do at a store.
 
         Returns:
           The version.
@@ -500,13 +500,16 @@ class NewVersion:
             sync_folder(self.root)
             if keep is None:
                 keep = self.before.keep if self.before else 1
-            durable_write(self.root / POINTER, json.dumps({"version": self._next.number, "keep": keep}) + "\n")
+            pointer = json.dumps({"version": self._next.number, "keep": 1 if keep is None else keep}) + "\n"
+            durable_write(self.root / POINTER, pointer)
             _point_link(self._next)
             with writing(self.folder):
                 self.folder.mkdir()
             if keep is None:
                 warnings.warn(
-                    f"{POINTER} did not say how many older versions stay, so all do; build with --keep", stacklevel=2
+                    f"{self.root / POINTER} did not say how many older versions stay, so all do now; later commands leave one, "
+                    "or as many as tfprep build --keep says",
+                    stacklevel=2,
                 )
             else:
                 remove_old(self.root, keep)
