@@ -17,7 +17,7 @@ from PIL import Image
 import tfprep
 from tests.builder.conftest import check_whole, digests, run
 from tests.photos import oriented, write_photos
-from tfprep import Recipe, codecs, sources
+from tfprep import Recipe, augment, codecs, sources
 from tfprep.builder import BuildOptions, Ray, build, plan_build, start
 from tfprep.dataset import open_dataset
 from tfprep.errors import BuildError, RecipeError, SourceError
@@ -154,8 +154,11 @@ def test_functions_that_no_worker_can_import_are_refused_with_the_fix(full):
     with pytest.raises(RecipeError, match=r"put the recipe into a file of its own .* or build with BuildOptions"):
         build(recipe, full.out, full.data, options=BuildOptions(workers=1))
     assert build(recipe, full.out, full.data, options=BuildOptions(workers=0)).samples == 30
-    unused = replace(recipe, variants={})
-    with pytest.warns(UserWarning, match="color changes augmented variants, and the recipe asks for none"):
+    unused = replace(recipe, geometry=[augment.Crop(8, 8), augment.Flip()], variants={})
+    with pytest.warns(
+        UserWarning,
+        match=r"^Flip\(p=0\.5, .*\), color: only augmented variants are changed, and the recipe asks for none",
+    ):
         build(unused, full.out.with_name("unused"), full.data, options=BuildOptions(workers=0))
     code = (
         "import sys\nfrom tfprep import Recipe, sources, codecs\nfrom tfprep.builder import build, BuildOptions\n"

@@ -49,6 +49,15 @@ class Custom:
         return self.function(sample, generator) if self.always or generator is not None else sample
 
 
+def is_idle(op: Any) -> bool:
+    """Return True for an op of tfprep that does nothing unaugmented, such as Flip."""
+    if isinstance(op, Custom) or not type(op).__module__.startswith("tfprep."):
+        return False
+    size = 1009, 757
+    transform = op(size, None)
+    return bool(transform.size == size and not transform.bends and np.array_equal(transform.matrix, np.eye(3)))
+
+
 def apply_colors(image: ImageArray, steps: Iterable[tuple[ColorOp, np.random.Generator]]) -> ImageArray:
     """Color ops in order, each with its generator: the same bytes as one by one, runs of tone curves in one look-up."""
     curve: Array | None = None

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tfprep.augment.chain import is_idle
 from tfprep.builder.layout import Layout, placed
 from tfprep.builder.make_sample import BuildContext
 from tfprep.builder.options import (
@@ -229,9 +230,10 @@ class Build:
             states = _accepted(states) if self.options.accept_code else states
         samples = sum(state.samples for state in states)
         self.log_event("planned", explain(states), samples=samples, shards=len(states))
-        if plan.recipe.color and all(plan.recipe.variants_of(split) == 1 for split in plan.splits):
-            rule = "color changes augmented variants, and the recipe asks for none"
-            self.log_event("warning", f"{rule}: name the training split in variants={{'train': 4}}")
+        unused = [*map(repr, filter(is_idle, plan.recipe.geometry)), *(["color"] if plan.recipe.color else [])]
+        if unused and all(plan.recipe.variants_of(split) == 1 for split in plan.splits):
+            rule = f"{', '.join(unused)}: only augmented variants are changed, and the recipe asks for none"
+            self.log_event("warning", f"{rule}; name the training split in variants={{'train': 4}}")
         if plan.recipe.geometry and (warning := warning_of_opencv()):
             self.log_event("warning", warning)
         if plan.recipe.geometry and (names := ", ".join(plan.listing.derived)):
