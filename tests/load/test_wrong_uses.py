@@ -157,7 +157,7 @@ def test_a_mix_of_folds_has_no_other_split(data):
         mix({mixed: 1, data: 2}).numpy_loader("train")  # type: ignore[dict-item]
     with pytest.raises(LoaderError, match="a mix is a dict of opened datasets or folds"):
         mix({str(data.path): 1})  # type: ignore[dict-item]
-    for share in ("much", None, True, -1, float("nan")):
+    for share in ("much", None, True, -1, float("nan"), float("inf"), 0):
         with pytest.raises(LoaderError, match=r"the shares of a mix are numbers from 0 on, not \["):
             mix({data: share})
 
