@@ -29,6 +29,7 @@ WRONG = [
     ({"shuffle": True}, "no option 'shuffle'; instead: training=True shuffles"),
     ({"drop_remainder": True}, "instead: remainder='drop'"),
     ({"drop_last": True}, "instead: remainder='drop'"),
+    ({"sampler": [0, 1]}, "no option 'sampler'; instead: weights or balance"),
     ({"as_supervised": True}, "instead: inputs='image' and targets='label'"),
     ({"batchsize": 4}, "no option 'batchsize'; did you mean 'batch_size'?"),
     ({"zzz": 4}, "no option 'zzz'; there are batch_size, training"),
