@@ -84,6 +84,11 @@ class SampleError(TfprepError):
             self.reason, stage=self.stage or stage, field=self.field or field, path=self.path or path
         ).with_traceback(self.__traceback__)
 
+    @property
+    def place(self) -> str:
+        """The stage and the field, for messages; "" if the stage is not known."""
+        return f"{self.stage} of '{self.field}'" if self.field else self.stage
+
 
 class BuildError(TfprepError):
     """The build as a whole cannot go on."""

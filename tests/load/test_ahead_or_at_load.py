@@ -214,7 +214,7 @@ class Refuses(augment.Crop):
 
 
 def test_a_crop_that_cannot_work_on_a_sample_makes_it_a_bad_record(data):
-    with pytest.raises(RecordError, match="ValueError: no window fits"):
+    with pytest.raises(RecordError, match="geometry of 'geometry/Refuses/0': ValueError: no window fits"):
         batches(data, 50, fields=["image"], geometry=[Refuses(20, 24)])
 
 
@@ -534,10 +534,10 @@ WRONG = [
         {"derive": {"x": derive.Own(twice)}},
         r"'x' reads 'image', .*say so: derive.Own\(function, reads=\[...\]\) for 'x'",
     ),
-    ({"derive": {"x": derive.Own(fails, reads=["mask"])}}, "derive: ValueError: no idea"),
+    ({"derive": {"x": derive.Own(fails, reads=["mask"])}}, "derive of 'x': ValueError: no idea"),
     (
         {"derive": {"x": derive.Own(twice, "image", reads=["mask"])}},
-        r"derive: .*an image, uint8, .* got uint8 \[48, 56\]",
+        r"derive of .*: .*an image, uint8, .* got uint8 \[48, 56\]",
     ),
     ({"derive": {"x": derive.Distance}}, "call it: Distance\\(\\)"),
     ({"derive": [derive.Distance()]}, "derive: expected a dict"),

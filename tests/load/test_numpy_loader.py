@@ -157,6 +157,9 @@ def test_mix(make_dataset):
     options = {"batch_size": 10, "fields": ["clicks", "label", "key", "variant"], "where": pc.field("label") >= 0}
     check_same(seen[13:15], batches(mixed, 2, start_step=13, **{**options, "where": None}))
     assert len(batches(mixed, 1, **options)[0]["label"]) == 10
+    options |= {"batch_size": 7, "remainder": "keep"}  # the last batch is one sample: the first host has none
+    parts = [mixed.numpy_loader("train", **options, hosts=(host, 2)) for host in range(2)]
+    check_same(mixed.numpy_loader("train", **options)[7], joined([part[7] for part in parts]))
     c = make_dataset("c", samples={"train": 4}, fields=("weight",))
     with pytest.raises(LoaderError, match="no field in common"):
         mix({tfprep.open(a.path): 1, tfprep.open(c.path): 1}).numpy_loader("train", 2)

@@ -121,6 +121,15 @@ def _halved(size, draws):
     return Transform(scaling(0.5, 0.5), (size[0] / 2, size[1] / 2))
 
 
+@pytest.mark.parametrize("stage", ["geometry", "color"])
+def test_a_function_of_another_signature_is_named_with_its_option(data, stage):
+    """A layer of Keras or a transform of torchvision takes the image only."""
+    with pytest.raises(
+        (LoaderError, RecordError), match=rf"{stage}.*: TypeError: .* takes 1 positional argument but 2"
+    ):
+        next(iter(data.numpy_loader("train", 4, **IMAGE, **{stage: [lambda image: image]})))
+
+
 @pytest.mark.parametrize("op", [_halved, lambda size, draws: size])
 def test_an_op_that_returns_no_transform_to_whole_pixels(data, op):
     with pytest.raises(LoaderError, match="a Transform has a size of two whole numbers; <function "):

@@ -29,6 +29,7 @@ WRONG = [
     ({"shuffle": True}, "no option 'shuffle'; instead: training=True shuffles"),
     ({"drop_remainder": True}, "instead: remainder='drop'"),
     ({"drop_last": True}, "instead: remainder='drop'"),
+    ({"sampler": [0, 1]}, "no option 'sampler'; instead: weights or balance"),
     ({"as_supervised": True}, "instead: inputs='image' and targets='label'"),
     ({"batchsize": 4}, "no option 'batchsize'; did you mean 'batch_size'?"),
     ({"zzz": 4}, "no option 'zzz'; there are batch_size, training"),
@@ -157,7 +158,7 @@ def test_a_mix_of_folds_has_no_other_split(data):
         mix({mixed: 1, data: 2}).numpy_loader("train")  # type: ignore[dict-item]
     with pytest.raises(LoaderError, match="a mix is a dict of opened datasets or folds"):
         mix({str(data.path): 1})  # type: ignore[dict-item]
-    for share in ("much", None, True, -1, float("nan")):
+    for share in ("much", None, True, -1, float("nan"), float("inf"), 0):
         with pytest.raises(LoaderError, match=r"the shares of a mix are numbers from 0 on, not \["):
             mix({data: share})
 

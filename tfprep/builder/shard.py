@@ -365,8 +365,9 @@ class _Shard:
         names = self._context.listing.files
         path = error.path or (files[names.index(error.field)] if error.field in names else next(iter(files), ""))
         if self._context.options.on_bad == "fail":
-            where = f"{error.stage} of '{error.field}'" if error.field else error.stage
-            raise BuildError(f"{path}: {where}: {error.reason} (sample {key!r}; --on-bad skip would leave it out)")
+            raise BuildError(
+                f"{path}: {error.place}: {error.reason} (sample {key!r}; --on-bad skip would leave it out)"
+            )
         reason = error.reason
         if len(reason) > _MOST_REASON:
             reason = f"{reason[:_MOST_REASON]}... ({len(reason)} characters)"

@@ -21,7 +21,7 @@ from tfprep.augment.geometry import RandomResizedCrop
 from tfprep.augment.transform import GeometryOp, Transform, effects_of, scaling, translation
 from tfprep.codecs import Scalar
 from tfprep.derive.inputs import reads_of
-from tfprep.errors import BuildError, LoaderError, RecipeError, RecordError, SampleError
+from tfprep.errors import BuildError, LoaderError, RecipeError, RecordError, SampleError, summary_of
 from tfprep.fields import EFFECTS, RASTER_KINDS, FieldSpec, Kind, Sample, Size
 from tfprep.load.order.samplers import generator_at
 from tfprep.load.outputs import Output, Outputs, mapped
@@ -119,9 +119,9 @@ def known_size(
         for each_size, generator in [(tried, None) for tried in sizes] + [(min(sizes), draws) for draws in generators]:
             try:
                 made = op(each_size, generator)
-            except Exception:  # an op may refuse a size that no image has
+            except Exception as error:  # an op may refuse a size that no image has
                 if are_known:
-                    raise
+                    raise LoaderError(f"geometry: {op!r}, for a size of {each_size}: {summary_of(error)}") from error
                 continue
             if not isinstance(made, Transform) or not all(isinstance(side, int | np.integer) for side in made.size):
                 raise LoaderError(f"geometry: a Transform has a size of two whole numbers; {op!r} returned {made!r}")
@@ -175,7 +175,7 @@ def derived_specs(
         stages = Stages({name: kinds[name] for name in needed}, derive=derived)
         made = stages.make(sample, lambda step: generator_at(0, step, 0))
     except (SampleError, BuildError) as error:
-        raise LoaderError(f"derive: {error}") from error
+        raise LoaderError(f"{getattr(error, 'place', '') or 'derive'}: {error}") from error
     size = next((stored[name].shape[:2] for name in sorted(needed) if kinds[name] in RASTER_KINDS), None)
     made_specs = {name: _spec_of(getattr(op, "kind", "map"), made[name], size) for name, op in derived.items()}
     return made_specs, frozenset(needed)

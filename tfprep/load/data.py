@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -471,8 +472,10 @@ def mix(shares: Mapping[Data | Subset, float]) -> Mix:
     if not isinstance(shares, Mapping) or not shares or not all(isinstance(data, Loaders) for data in shares):
         rule = "a mix is a dict of opened datasets or folds and their shares, mix({a: 0.7, b: 0.3})"
         raise LoaderError(f"{rule}, not {shares!r:.200}")
-    if not all(is_number(share) and share >= 0 for share in shares.values()):
-        raise LoaderError(f"the shares of a mix are numbers from 0 on, not {[*shares.values()]}")
+    if not all(is_number(share) and 0 <= share < inf for share in shares.values()) or not any(shares.values()):
+        raise LoaderError(
+            f"the shares of a mix are numbers from 0 on, not {[*shares.values()]}; one at least is above 0"
+        )
     return Mix(dict(shares))
 
 

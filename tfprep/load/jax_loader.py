@@ -40,6 +40,9 @@ class JaxLoader(Loader):
             check_equal_parts(self.pipeline.schedule)
             self._check_sharding()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return JaxLoader, (self.pipeline, self._sharding, self._ahead), {"_epochs": self._epochs}
+
     def __iter__(self) -> Iterator[Any]:
         """A pass (see `Loader`): its batches are delivered, and counted, when `ahead` more are on their way to the devices."""
         return TransferredAhead(self, self._ahead)
@@ -118,7 +121,7 @@ def check_elements(outputs: Outputs, taker: str, *, text: bool = True) -> None:
         if None in output.shape:
             raise LoaderError(
                 f"the samples of {output.name!r} differ in shape, {output.shape}, and {taker} takes arrays of one shape; give "
-                "the loader geometry=[augment.Resize(...)], or crop in the recipe"
+                "the loader geometry=[augment.Resize(...)] for images, pad={'boxes': 100} for boxes and other fields of N rows"
             )
 
 

@@ -46,11 +46,6 @@ class KerasLoader(Loader, keras.utils.PyDataset):  # type: ignore[misc] # Keras 
         Loader.__init__(self, pipeline)
         keras.utils.PyDataset.__init__(self)
         self._pass: BatchPass | None = None
-        self._number = 0
-        """That of the batch that comes next in the pass."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_pass": None}
 
     @property
     def num_batches(self) -> int | None:
@@ -69,11 +64,11 @@ class KerasLoader(Loader, keras.utils.PyDataset):  # type: ignore[misc] # Keras 
                 check_distribution("keras_loader()")
             if self._epochs is not None:
                 self.progress.warn_of_looks(1)
-            self._number = 0
             self._pass = BatchPass(self, for_framework=True)
-        if self._pass is None or number != self._number:
+        following = 0 if self._pass is None or self._pass.first < 0 else self._pass.step - self._pass.first
+        if self._pass is None or number != following:
             raise LoaderError(
-                f"Keras asks for batch {number} of a pass, and {self._number} comes next: use fit(..., shuffle=False), since the "
+                f"Keras asks for batch {number} of a pass, and {following} comes next: use fit(..., shuffle=False), since the "
                 "loader shuffles, leave workers=1 and use_multiprocessing=False, since it fills batches ahead, and use a loader "
                 "for each fit or evaluate that runs at the same time"
             )
@@ -81,7 +76,6 @@ class KerasLoader(Loader, keras.utils.PyDataset):  # type: ignore[misc] # Keras 
         element = next(self._pass, None)
         if element is None:
             raise IndexError(f"the pass has {number} batches, numbered from 0; there is no {number}")
-        self._number += 1
         if not all(len(array) for array in keras.tree.flatten(element)):  # their mean loss would be NaN
             if self.pipeline.options.on_bad == "raise":
                 cause, fix = f"this process has no part in batch {number}", "remainder='drop'"

@@ -39,7 +39,6 @@ class Progress:
     Attributes:
         plan: What is delivered, in which order.
         length: The steps of an epoch.
-        is_evaluation: True if each pass begins with the first step.
         next_step: The first step of the next pass.
         position: The step of the batch that comes next in the pass that began last.
         requested_ahead: True if tf.data reads that pass, which takes batches in advance.
@@ -48,7 +47,6 @@ class Progress:
 
     def __init__(self, plan: LoaderPlan, start: int) -> None:
         self.plan, self.length = plan, plan.schedule.steps_per_epoch
-        self.is_evaluation = plan.schedule.epochs is not None
         self._warned = False
         self._first = self._repeated = 0  # where the last pass began, and how many passes before it began there too
         self.spare: Prefetcher | None = None
@@ -60,7 +58,7 @@ class Progress:
     def move_to(self, step: int) -> None:
         """Let the next pass begin with this step; passes that have begun no longer change that."""
         with self._lock:
-            self.next_step = self.position = step % self.length if self.is_evaluation else step
+            self.next_step = self.position = step if self.plan.training else step % self.length
             self.requested_ahead, self._first = False, -1
             self._begun = self._moved = self._begun + 1
 
@@ -71,9 +69,9 @@ class Progress:
             self._first, self._repeated = first, self._repeated + 1 if first == self._first else 0
             self.requested_ahead = steps.for_framework
             self._begun = steps.number = self._begun + 1
-            if self.is_evaluation:  # training=False: all passes but the first one are whole
+            if not self.plan.training:  # all passes but the first one are whole
                 self.next_step = 0
-        if self._repeated == 3 and not self.is_evaluation:  # frameworks look less often
+        if self._repeated == 3 and self.plan.training:  # frameworks look less often
             _LOG.warning(
                 f"4 passes in a row began with step {first} and have the same batches, because none before them came to batch "
                 f"{LOOK + 1}. Call set_epoch(n) before each, or take all batches from one iterator of repeat()"
@@ -85,7 +83,7 @@ class Progress:
         with self._lock:
             end = steps.end_of_epoch(step)
             uses_epoch = step - steps.first >= steps.look or step + 1 == end
-            if steps.number <= self._moved or self.is_evaluation or not uses_epoch:
+            if steps.number <= self._moved or not self.plan.training or not uses_epoch:
                 end = self.next_step
             next_step = max(self.next_step, end)
             if steps.number == self._begun:  # after all calls: Ctrl-C in one of them changes nothing
@@ -94,7 +92,7 @@ class Progress:
 
     def warn_of_looks(self, most: int) -> None:
         """Say once where the `most` batches that a framework takes to build a model, or in advance, can be an epoch."""
-        if self.length <= most and not self.is_evaluation and not self._warned:
+        if self.length <= most and self.plan.training and not self._warned:
             self._warned = True
             _LOG.warning(
                 "an epoch has only %s. Keras and tf.data may take all of its batches in advance, and the training then "
@@ -169,7 +167,7 @@ class Pass(Iterator[Any]):
 
     def _begin(self) -> None:
         progress = self._progress
-        if self.for_framework and progress.next_step and progress.is_evaluation:
+        if self.for_framework and progress.next_step and not progress.plan.training:
             raise LoaderError(
                 "fit and tf.data are promised all batches of an evaluation, so that they cannot continue one at step "
                 f"{progress.next_step}; use numpy_loader() or loader(...).eager()"
@@ -311,13 +309,9 @@ class Loader(Run):
         self.pipeline = pipeline
         self.progress = Progress(pipeline.plan, pipeline.start_step)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce__(self) -> tuple[Any, ...]:
         """A pickle holds the options: another process begins with `start_step`."""
-        return {name: value for name, value in self.__dict__.items() if name != "progress"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self.progress = Progress(self.pipeline.plan, self.pipeline.start_step)
+        return type(self), (self.pipeline,), {"_epochs": self._epochs}
 
     def _element(self, batch: Batch) -> Any:
         """The element that iteration delivers for a batch."""

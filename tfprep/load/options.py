@@ -337,6 +337,7 @@ ELSEWHERE = {
     "drop_last": "remainder='drop'",
     "num_workers": "workers, 'threads' or 'processes', and threads, their number",
     "num_parallel_calls": "threads",
+    "sampler": "weights or balance; batch_sampler() is the order for a DataLoader",
     "as_supervised": "inputs='image' and targets='label'",
     "label": "targets",
     "image_size": "geometry=[augment.Resize(224, 224)]",

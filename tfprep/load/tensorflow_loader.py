@@ -117,7 +117,9 @@ class TensorFlowLoader(Loader, tf.data.Dataset):  # type: ignore[misc] # TensorF
 
         Tensors are over the batches' own memory, and errors come as they were raised.
         """
-        return EagerLoader(self)
+        loader = EagerLoader(self.pipeline)
+        loader.progress, loader._epochs = self.progress, self._epochs
+        return loader
 
     def repeat(self, count: Any = None, name: str | None = None) -> Any:
         """The epochs one after another in one iterator: `count` of them, or without an end.
@@ -155,9 +157,6 @@ class TensorFlowLoader(Loader, tf.data.Dataset):  # type: ignore[misc] # TensorF
 
 class EagerLoader(Loader):
     """The passes of a `TensorFlowLoader` as tensors, for loops in eager code. Made by `TensorFlowLoader.eager`."""
-
-    def __init__(self, loader: TensorFlowLoader) -> None:
-        self.pipeline, self.progress, self._epochs = loader.pipeline, loader.progress, loader._epochs
 
     _element = TensorFlowLoader._element
 

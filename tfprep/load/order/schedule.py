@@ -59,9 +59,6 @@ class Hosts:
     count: int = 1
 
 
-SINGLE = Hosts()
-
-
 @dataclass(frozen=True)
 class BatchSchedule:
     """Maps steps to samples.
@@ -86,7 +83,7 @@ class BatchSchedule:
     variants: VariantChoice = "rotate"
     batch_size: int = 32
     remainder: Remainder = "keep"
-    hosts: Hosts = SINGLE
+    hosts: Hosts = Hosts()
     epochs: int | None = None
     rows: Numbers | None = None
     groups: Numbers | None = None

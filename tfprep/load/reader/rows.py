@@ -504,8 +504,9 @@ class RowReader:
                     for target in field.targets:
                         target.place(value, values, cells[ROW])
             except (RecordError, SampleError) as error:
-                where = "" if place is self.places[0] else f" ({state.path}, added fields)"
-                return f"{error.reason}{where}"
+                stage = f"{error.place}: " if isinstance(error, SampleError) and error.stage else ""
+                added = "" if place is self.places[0] else f" ({state.path}, added fields)"
+                return f"{stage}{error.reason}{added}"
         return ""
 
     def _read(

@@ -125,7 +125,7 @@ class RecordTable:
         part = np.searchsorted(self._first_record, records, "right") - 1
         by_part = [
             _columns(locations[at].take(records[part == at] - self._first_record[at]), names)
-            for at in np.unique(part).tolist()
+            for at in np.unique(part).tolist() or [0]  # no records have the columns of any part
         ]
         back = np.argsort(np.argsort(part, kind="stable"), kind="stable")
         return {name: np.concatenate([columns[name] for columns in by_part])[back] for name in names}
