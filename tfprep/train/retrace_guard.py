@@ -188,8 +188,8 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Leaf]]:
             yield from _leaves(f"{path}[{index}]", inside)
     elif isinstance(value, (tf.data.Iterator, tf.data.Dataset)):
         yield from _leaves(f"elements of {path}", value.element_spec)
-    elif isinstance(value, (bool, int, float, str, bytes, np.generic)) or getattr(value, "dtype", None) is None:
+    elif hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, np.generic):
+        yield path, tf.TensorSpec(value.shape, value.dtype)
+    else:  # a model has a dtype too
         text = repr(value)
         yield path, text if len(text) <= 60 else f"{text[:57]}..."
-    else:
-        yield path, tf.TensorSpec(getattr(value, "shape", None), value.dtype)
