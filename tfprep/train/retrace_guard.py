@@ -105,8 +105,8 @@ class RetraceGuard(Listener):
             result = function(*args, **kwargs)
             calls += 1
             if function.experimental_get_tracing_count() > before:
-                call = signature(_named(function.python_function, args, kwargs))
-                self._traced(name, call, known, calls)
+                bound = inspect.signature(function.python_function).bind(*args, **kwargs)
+                self._traced(name, signature(bound.arguments), known, calls)
             return result
 
         return guarded
@@ -125,13 +125,6 @@ class RetraceGuard(Listener):
                 raise RetraceError(text)
             _LOG.warning("RetraceGuard: %s", text)
         known.append(call)
-
-
-def _named(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    try:
-        return dict(inspect.signature(function).bind(*args, **kwargs).arguments)
-    except (TypeError, ValueError):
-        return {**{f"argument {index}": value for index, value in enumerate(args)}, **kwargs}
 
 
 # --- how two calls differ
