@@ -163,9 +163,8 @@ class TrainSteps(Watched):
             fetched_s = self._take_batch(data[0])
         elif data is not self.source:
             self._take_input(data)
-        if (
-            self._returned_at is not None
-        ):  # waiting for a batch, which takes no processor time, is not work of callbacks
+        # Waiting for a batch, which takes no processor time, is not work of callbacks.
+        if self._returned_at is not None:
             self.between_s += self._clock() - self._returned_at - (0.0 if self._on_gpu else fetched_s)
         compiled, compile_s = compilations()
         batches = self.clock.batches
