@@ -151,9 +151,8 @@ def stored_samples(data: Dataset, split: str, variant: int) -> Iterator[StoredSa
                     continue
                 file.seek(place[f"{name}_offset"])
                 content = file.read(place[f"{name}_size"])
-                if (
-                    file_orientation(content) > 1
-                ):  # of another tool; readers would turn it away from its boxes and masks
+                # Of another tool; readers would turn it away from its boxes and masks.
+                if file_orientation(content) > 1:
                     content = encode_png(values[name], _PNG_LEVEL)
                 files[name] = content, "png" if content.startswith(b"\x89PNG") else "jpg"
             for name, spec in fields.items():

@@ -9,6 +9,7 @@ from tfprep.bench.training import loader_candidate, train_with_step
 
 MODELS = """
 import keras
+import tensorflow as tf
 
 def small():
     model = keras.Sequential([keras.Input((48, 48, 3)), keras.layers.Rescaling(1 / 255),
@@ -24,6 +25,10 @@ def another_shape():
 
 def not_compiled():
     return keras.Sequential([keras.Input((48, 48, 3)), keras.layers.Flatten()])
+
+def mirrored():
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        return small()
 
 def nothing():
     small()
@@ -86,6 +91,7 @@ def test_a_step_beside_the_loader(raw_data, slow_reads, step_s, read_s, cause, t
         ("another_shape", "label", "int64 [8]): Input 0 with name"),
         ("small", None, "choose them with --inputs and --targets"),
         ("not_compiled", "label", "the model is not compiled; call model.compile"),
+        ("mirrored", "label", "waits are not measured under a distribution strategy"),
         ("nothing", "label", "returned nothing (None); it should return a compiled Keras model (is `return` missing?)"),
         ("raises", "label", "the function raised RuntimeError: no weights here"),
         ("number", "label", "not a int"),

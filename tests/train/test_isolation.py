@@ -2,9 +2,11 @@
 
 import os
 import signal
+import struct
 import sys
 import threading
 import time
+from multiprocessing.connection import Connection
 
 import pytest
 
@@ -23,6 +25,14 @@ def _fail():
 
 def _die():
     os.kill(os.getpid(), 9)
+
+
+def _die_while_sending():
+    def send_a_part(self, message):
+        os.write(self.fileno(), struct.pack("!i", len(message)) + message[:10])
+        _die()
+
+    Connection.send_bytes = send_a_part
 
 
 def _unsendable():
@@ -58,5 +68,7 @@ def test_isolated_runs_in_another_process():
     assert "in the process of _fail" in caught.value.__notes__[0]
     with pytest.raises(TrainError, match=r"_die was killed by SIGKILL \(out of memory\?\) before it had a result"):
         train.isolated(_die)
+    with pytest.raises(TrainError, match="_die_while_sending was killed by SIGKILL"):
+        train.isolated(_die_while_sending)
     with pytest.raises(TrainError, match="the result is pickled, and this function cannot be"):
         train.isolated(_unsendable)

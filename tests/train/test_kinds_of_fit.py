@@ -2,6 +2,7 @@
 
 import time
 
+import numpy as np
 import pytest
 
 from tests.warm_python import run_python
@@ -54,6 +55,28 @@ def test_counts_and_waits_are_those_of_the_training(tf, pairs, tmp_path, way):
     model.fit(slow, verbose=0, shuffle=False, callbacks=callbacks)
     assert monitor.samples[-1].step == 30
     assert guard.retraces == []
+
+
+def test_a_batch_that_is_fetched_during_a_step_is_not_waited_for(tf, pairs, tmp_path):
+    """In a call of several steps, TensorFlow fetches the next batch while a step runs. Only the first one is waited for."""
+
+    class Slow(tf.keras.layers.Layer):
+        def call(self, x):
+            done = tf.numpy_function(lambda: time.sleep(0.1) or np.float32(0), [], tf.float32)
+            return x + tf.ensure_shape(done, [])
+
+    model = tf.keras.Sequential([tf.keras.Input([8]), Slow(), tf.keras.layers.Dense(4)])
+    model.compile("sgd", "mse", steps_per_execution=8, jit_compile=False)
+    options = tf.data.Options()
+    options.experimental_optimization.map_and_batch_fusion = False
+    options.experimental_optimization.inject_prefetch = False
+    monitor = train.InputMonitor(tmp_path)
+    data = pairs(24, lambda number: 0.03).batch(1).with_options(options)
+    model.fit(data, verbose=0, shuffle=False, callbacks=[monitor])
+    waits = monitor.total().waits
+    assert waits.batches == 16
+    assert np.median(waits.each_s) < 0.02
+    assert waits.each_s.max() > 0.02
 
 
 @pytest.mark.parametrize("way", ["plain", "many_steps_a_call"])

@@ -123,6 +123,22 @@ def test_the_input_can_come_from_the_data(tf):
     assert "batch of 8" in str(report)
 
 
+def test_a_class_with_a_call_of_its_own_is_built_by_the_data(tf):
+    class Named(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = tf.keras.layers.Dense(4)
+
+        def call(self, batch):
+            return self.dense(batch["x"])
+
+    model = Named()
+    model.compile("sgd", "mse")
+    data = tf.data.Dataset.from_tensors(({"x": tf.ones([8, 3])}, tf.ones([8, 4]))).repeat(2)
+    assert train.memory_report(model, 8, data=data).parameters == 4 * (3 * 4 + 4)
+    model.fit(data, verbose=0, shuffle=False)
+
+
 def test_a_step_on_a_gpu_takes_the_targets_of_the_data_and_leaves_the_weights(tf, monkeypatch):
     """A loss of class numbers refuses the outputs themselves. The GPU is said to be there."""
     model = tf.keras.Sequential([tf.keras.Input([8]), tf.keras.layers.Dense(4)])

@@ -79,6 +79,16 @@ def test_functions_of_one_name_are_not_compared(tf):
         one(tf.ones([1, 2]))
 
 
+def test_another_model_is_named(tf):
+    def model(name):
+        return tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(1)], name=name)
+
+    step = train.RetraceGuard(warmup_steps=1).watch(tf.function(lambda network, x: network(x)))
+    step(model("generator"), tf.ones([2, 3]))
+    with pytest.raises(RetraceError, match=r"network: Python value <.*generator.* before, .*critic"):
+        step(model("critic"), tf.ones([2, 3]))
+
+
 def _images(tf, size, count=14):
     return tf.data.Dataset.from_tensor_slices((np.zeros([count, size, size, 3], "f"), np.zeros([count, 4], "f"))).batch(
         4

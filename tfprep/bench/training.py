@@ -97,7 +97,8 @@ def train_with_step(
                 time.sleep(step_s)
                 if number >= _TRIED and time.perf_counter() - started > seconds:
                     break
-    return _verdict(monitor)
+    verdict: Verdict = monitor.total()  # there were at least _TRIED steps
+    return verdict
 
 
 def ready_model(make_model: Callable[[], Any], data: Data, split: str, batch_size: int, **options: Any) -> Any:
@@ -107,6 +108,7 @@ def ready_model(make_model: Callable[[], Any], data: Data, split: str, batch_siz
         LoaderError: If the function does not return a compiled Keras model, or the model does not accept the loader's elements.
     """
     import keras
+    import tensorflow as tf
 
     if not callable(make_model):
         raise LoaderError(
@@ -122,6 +124,8 @@ def ready_model(make_model: Callable[[], Any], data: Data, split: str, batch_siz
         )
     if getattr(model, "optimizer", None) is None:
         raise LoaderError("--model: the model is not compiled; call model.compile(...) before it is returned")
+    if getattr(model, "distribute_strategy", None) not in (None, tf.distribute.get_strategy()):
+        raise LoaderError("--model: waits are not measured under a distribution strategy; make the model without one")
     with closing(data.loader(split, batch_size=batch_size, **{"training": True, **options}).repeat()) as loader:
         _fit(model, loader, 1)
     return model
@@ -158,13 +162,8 @@ def train_with_model(
     ):
         _fit(model, loader, _SETTLE_STEPS + int(loader.stats["prefetch"]))
         _fit(model, loader, _MOST_STEPS, monitor, keras.callbacks.LambdaCallback(on_train_batch_end=stop))
-    return _verdict(monitor)
-
-
-def _verdict(monitor: Any) -> Verdict:
-    total: Verdict | None = monitor.total()
-    assert total is not None  # there were at least _TRIED steps
-    return total
+    verdict: Verdict = monitor.total()
+    return verdict
 
 
 def _fit(model: Any, loader: Any, steps: int, *callbacks: Any) -> None:

@@ -22,7 +22,7 @@ from PIL import Image
 from tfprep.dataset import Dataset
 from tfprep.dataset.dataset import Splits
 from tfprep.errors import MissingDependencyError, TfprepError
-from tfprep.fields import RASTER_KINDS, Array, Sample
+from tfprep.fields import Array, Sample
 from tfprep.inspect.fingerprints import Suspicion
 from tfprep.inspect.leaks import Leaks, Pair, searched_for
 from tfprep.inspect.sheet import contact_sheet, marked_image
@@ -180,14 +180,12 @@ def _labels(data: Dataset, split: str) -> tuple[Array, Array]:
 
 def _sheets(data: Dataset) -> Iterator[tuple[str, str]]:
     """Yield each split with samples in all their fields and variants."""
-    if not any(spec.kind in RASTER_KINDS for spec in data.fields.values()):
-        return
     for split, info in data.splits.items():
         try:
             if info.samples:
                 sheet = contact_sheet(data, split, samples=_SHEET_SAMPLES, variants=_SHEET_VARIANTS, panel_px=_PANEL_PX)
                 yield split, small_jpeg(sheet, max(sheet.size))
-        except TfprepError:  # A field that cannot be drawn costs the picture, not the report.
+        except TfprepError:  # nothing that can be drawn, which costs the picture, not the report
             continue
 
 

@@ -41,11 +41,12 @@ def isolated(function: Callable[..., Result], *args: Any, **kwargs: Any) -> Resu
     name = getattr(function, "__qualname__", repr(function))
     with fresh_process(_run, function, args, kwargs) as (process, receiver):
         try:
-            outcome, content = receiver.recv()
-        except EOFError:
+            message = receiver.recv_bytes()
+        except (EOFError, OSError):  # an OSError in the middle of the message
             process.join()
             ending = f"{'was ' if process.exitcode < 0 else ''}{ending_of(process.exitcode)}"
             raise TrainError(f"the process of {name} {ending} before it had a result") from None
+    outcome, content = pickle.loads(message)
     if outcome == "failed":
         error, trace = content
         error.add_note(f"in the process of {name}:\n{trace}")

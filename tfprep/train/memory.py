@@ -140,7 +140,7 @@ def memory_report(model: Any, batch_size: int, *, data: Any = None) -> MemoryRep
         raise TrainError("memory_report needs the optimizer's slots: call model.compile(...) first")
     inputs, targets = _specs(model, batch_size, data)
     if not model.built:
-        model.build(keras.tree.map_structure(lambda spec: spec.shape, inputs))
+        model(inputs)  # `build` of a class with a `call` of its own makes no weights
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
     batch = _bytes_of(keras.tree.flatten(inputs))

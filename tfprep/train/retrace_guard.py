@@ -105,8 +105,8 @@ class RetraceGuard(Listener):
             result = function(*args, **kwargs)
             calls += 1
             if function.experimental_get_tracing_count() > before:
-                call = signature(_named(function.python_function, args, kwargs))
-                self._traced(name, call, known, calls)
+                bound = inspect.signature(function.python_function).bind(*args, **kwargs)
+                self._traced(name, signature(bound.arguments), known, calls)
             return result
 
         return guarded
@@ -125,13 +125,6 @@ class RetraceGuard(Listener):
                 raise RetraceError(text)
             _LOG.warning("RetraceGuard: %s", text)
         known.append(call)
-
-
-def _named(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    try:
-        return dict(inspect.signature(function).bind(*args, **kwargs).arguments)
-    except (TypeError, ValueError):
-        return {**{f"argument {index}": value for index, value in enumerate(args)}, **kwargs}
 
 
 # --- how two calls differ
@@ -188,8 +181,8 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Leaf]]:
             yield from _leaves(f"{path}[{index}]", inside)
     elif isinstance(value, (tf.data.Iterator, tf.data.Dataset)):
         yield from _leaves(f"elements of {path}", value.element_spec)
-    elif isinstance(value, (bool, int, float, str, bytes, np.generic)) or getattr(value, "dtype", None) is None:
+    elif hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, np.generic):
+        yield path, tf.TensorSpec(value.shape, value.dtype)
+    else:  # a model has a dtype too
         text = repr(value)
         yield path, text if len(text) <= 60 else f"{text[:57]}..."
-    else:
-        yield path, tf.TensorSpec(getattr(value, "shape", None), value.dtype)

@@ -121,14 +121,15 @@ class TrainSteps(Watched):
 
     compile_s = 0.0
 
-    def __init__(self, function: Callable[..., Any], *, steps_per_call: int, tracing: Any = None) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
-        self.function = function
-        self.tracing = tracing
+        self.function: Callable[..., Any] = model.train_function
+        self.tracing = getattr(model.train_step, _TRACING, None)
         self.listeners: list[Listener] = []
         self.timed = self.has_run = False
         self.before = self._calls = self._compiled = 0
-        self._steps_per_call = steps_per_call
+        self._steps_per_call = model.steps_per_execution
+        self._fetches_beside = self.tracing is not None and not model.run_eagerly
         # A GPU computes on while the train function has returned, and Keras waits for it when it reads the logs. That wait is not
         # work of Python, so only the thread's processor time counts there. On JAX the monitor itself waits for the step.
         self._on_gpu = keras.backend.backend() != "jax" and bool(accelerator_memory())
@@ -162,11 +163,11 @@ class TrainSteps(Watched):
             fetched_s = self._take_batch(data[0])
         elif data is not self.source:
             self._take_input(data)
-        if (
-            self._returned_at is not None
-        ):  # waiting for a batch, which takes no processor time, is not work of callbacks
+        # Waiting for a batch, which takes no processor time, is not work of callbacks.
+        if self._returned_at is not None:
             self.between_s += self._clock() - self._returned_at - (0.0 if self._on_gpu else fetched_s)
         compiled, compile_s = compilations()
+        batches = self.clock.batches
         try:
             result = self.function(*state, data if self._fetches else self._input)
         except BaseException as error:
@@ -176,7 +177,8 @@ class TrainSteps(Watched):
                 self.close()
             raise
         finally:
-            self.clock.ended()  # a step of several requests a batch after the last one too
+            # A call of several steps requests a batch after the last one too.
+            self.clock.ended(several_steps=self._fetches_beside and self.clock.batches > batches + 1)
         if self.timed:
             block_until_done(result)
         now_compiled, now_compile_s = compilations()
@@ -262,9 +264,7 @@ def attach(model: Any, listener: Listener, *, timed: bool) -> TrainSteps:
         detach_all(model)
         steps = model.train_function
     if not isinstance(steps, TrainSteps):
-        tracing = getattr(model.train_step, _TRACING, None)
-        steps = TrainSteps(model.train_function, steps_per_call=model.steps_per_execution, tracing=tracing)
-        model.train_function = steps
+        steps = model.train_function = TrainSteps(model)
     if model.optimizer is not None:
         # It is a variable, a variable of each device, or a tensor where gradients are accumulated: all of them have numpy().
         # With gradient accumulation, an optimizer counts only the steps that change the weights.

@@ -272,9 +272,8 @@ def _yaml(path: Path) -> dict[Any, Any]:
 
     try:
         text = read_whole(path)
-        if any(
-            isinstance(token, yaml.AliasToken) for token in yaml.scan(text)
-        ):  # a few lines can stand for 10^9 values
+        # A few lines can stand for 10^9 values.
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
             raise SourceError(f"{path} has aliases, such as *name: write out what they stand for")
         content = yaml.load(text, yaml.BaseLoader)
     except OSError as error:

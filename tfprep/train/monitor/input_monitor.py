@@ -37,10 +37,10 @@ class InputMonitor(Listener):
                 train_step(batch)
 
     Every `every_s` seconds a sample goes to TensorBoard and to `<log_dir>/input.jsonl`. A warning is written once for each
-    cause: to the log `tfprep.train`, to `warnings` and to the JSON lines. The waits are right within compiled steps and with
-    `steps_per_execution` above 1. Under a distribution strategy waits and buffers are not measured; memory is. Works
-    with Keras on TensorFlow, JAX and PyTorch. On PyTorch, with an input other than tfprep's, the time of callbacks that are
-    called after this one counts as waiting too: list it last there.
+    cause: to the log `tfprep.train`, to `warnings` and to the JSON lines. The waits are right within compiled steps. With
+    `steps_per_execution` above 1, TensorFlow fetches a batch during the step before it, and what takes longer than that step is
+    a wait. Under a distribution strategy waits and buffers are not measured; memory is. Works with Keras on TensorFlow, JAX and
+    PyTorch. On PyTorch, with an input other than tfprep's, the time of later callbacks counts as waiting too: list it last.
 
     Args:
         log_dir: Folder for `input.jsonl` and TensorBoard's files; made if it does not exist.

@@ -95,6 +95,8 @@ class WaitClock:
         self._active_s = 0.0
         self._asked_at: float | None = None
         self._running_since: float | None = None
+        self._answered_at = self._last_wait_s = 0.0
+        self._step_s = self._hidden_s = 0.0  # of a step that runs beside a fetch, and of that which does now
 
     @property
     def batches(self) -> int:
@@ -109,18 +111,28 @@ class WaitClock:
     def answered(self, images: int, wait_s: float | None = None) -> float:
         """Note that a batch of this many images is there; return the seconds of the wait, which the loader may have measured."""
         with self._lock:
+            self._answered_at = time.perf_counter()
             if wait_s is None:
-                wait_s = time.perf_counter() - self._asked_at if self._asked_at is not None else 0.0
+                wait_s = self._answered_at - self._asked_at if self._asked_at is not None else 0.0
+            self._last_wait_s = wait_s
+            wait_s, self._hidden_s = max(0.0, wait_s - self._hidden_s), self._step_s
             self._each_s.append(wait_s)
             self._waited_s += wait_s
             self._images += images
             self._asked_at = None
             return wait_s
 
-    def ended(self) -> None:
-        """Note that there are no more batches."""
+    def ended(self, *, several_steps: bool = False) -> None:
+        """Note that a call has ended, or that there are no more batches.
+
+        In a call of several steps, TensorFlow fetches a batch beside the step before it, whose time is not a wait. It is found
+        here: after the last request came the longer of its wait and a step, and then a step.
+        """
         with self._lock:
-            self._asked_at = None
+            if several_steps:
+                since_s = time.perf_counter() - self._answered_at
+                self._step_s = min(since_s, (since_s + self._last_wait_s) / 2)
+            self._asked_at, self._hidden_s = None, 0.0
 
     def pause(self) -> None:
         """Stop counting time."""
