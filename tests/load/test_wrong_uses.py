@@ -66,7 +66,7 @@ WRONG = [
     ({"start_step": 2**58}, "start_step is a whole number from 0 to 68,719,476,736"),
     ({"start_step": 2**36, "batch_size": 8}, "is after the last of 4,294,967,296 epochs"),
     ({"prefetch": 10**30}, f"prefetch={10**30} takes"),
-    ({"balance": "caption"}, "it has key, shard, label, height, width; for a stored field give where= one bool per sample"),
+    ({"balance": "caption"}, "for a stored field give where= one bool, or weights= one number, per sample"),
     ({"where": "label == 1"}, "or one bool per sample of the split (50), not <U10 []: 'label == 1'"),
     ({"where": [True] * 3}, "one bool per sample of the split (50), not bool [3]"),
     ({"where": [1] * 50}, "one bool per sample of the split (50), not int64 [50]"),

@@ -135,6 +135,7 @@ def test_init_recognizes_arrays(tmp_path, files, source, count):
 
 def save(root, files):
     for name, content in files.items():
+        (root / name).parent.mkdir(exist_ok=True)
         if isinstance(content, dict):
             np.savez(root / name, **content)
         else:
@@ -145,6 +146,7 @@ def save(root, files):
     ("files", "message"),
     [
         ({"a.npy": RGB, "b.npy": RGB}, "nothing says which array holds images .*: a.npy uint8"),
+        ({f"{n}/x.npy": RGB for n in "abcdefghi"}, r"f/x\.npy uint8 \[6, 8, 10, 3\], …; write the recipe"),
         ({"a.npy": RGB[0]}, "nothing says which array holds images"),
         ({"a.npy": RGB.transpose(0, 3, 1, 2).copy()}, "nothing says which array holds images .*channels_first="),
         ({"a.npy": np.array([{"a": 1}] * 3, object)}, "nothing says which array holds images"),

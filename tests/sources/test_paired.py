@@ -112,6 +112,16 @@ def test_masks_without_an_image_are_counted(tree):
     assert listing.tally == {"mask without its image": 2}
 
 
+def test_a_mask_beside_its_image_is_not_left_out(tree):
+    listing = Paired("*.jpg", "*.png").scan(tree("a.jpg", "a.png", "b.jpg", "b.png", "c.png", "notes.txt", "d.bmp"))
+    assert len(list(listing.entries)) == 2
+    assert listing.tally == {"mask without its image": 1, "not an image by its suffix": 1, "outside the pattern": 1}
+    # The name of one mask says nothing of the frames, so that nothing else counts it.
+    listing = Paired("{scene}_{frame}.jpg", "{scene}.png").scan(tree("s/a_1.jpg", "s/a.png", "s/b.png").joinpath("s"))
+    assert len(list(listing.entries)) == 1
+    assert listing.tally == {"outside the pattern": 2}
+
+
 ONE, NO_MASK = "'train/a.png' should have 'trainannot/a.png'", "no image has its mask: .*"
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -135,7 +135,8 @@ def split_files(root: Path, text: str, splits: Any, what: str, tally: Counter[st
     The tally counts the files of splits that are not taken.
     """
     pattern = compile_pattern(text, what)
-    files = [(path, {"split": UNSPLIT, **holes}) for path, holes in walk(root, pattern, Counter())]
+    found = walk(root, pattern, Counter())
+    files = [(path, {**holes, "split": key_of(holes.get("split", UNSPLIT))}) for path, holes in found]
     if isinstance(splits, tuple) and "split" in pattern.holes:
         taken = [(path, holes) for path, holes in files if holes["split"] in splits]
         if len(taken) < len(files):
@@ -143,8 +144,6 @@ def split_files(root: Path, text: str, splits: Any, what: str, tally: Counter[st
         files = taken
     if not files:
         raise SourceError(f"{root}: no {what} fits {text!r}; say where it is, or give the right folder with --data")
-    for _, holes in files:
-        holes["split"] = key_of(holes["split"])
     return files
 
 
@@ -167,18 +166,21 @@ def dicom_group(splits: Splits, root: Path, path: str) -> str | None:
 def fitting(
     root: Path,
     pattern: Pattern,
-    rivals: Iterable[Pattern],
+    rivals: Collection[Pattern],
     tally: Counter[str],
     done: Callable[[Holes], bool] = lambda holes: False,
 ) -> Iterator[tuple[str, Holes]]:
-    """The files of `pattern`. One that also fits a pattern of `rivals` with more literal text belongs to that one."""
+    """The files of `pattern`. One that also fits a pattern of `rivals` with more literal text belongs to that one.
+
+    A file of `rivals` whose name says its image is not in the tally: the callers count those without one.
+    """
     stronger = [rival for rival in rivals if rival.literal_length > pattern.literal_length]
-    for path, holes in walk(root, pattern, tally, done):
+    for path, holes in walk(root, pattern, tally, done, [rival for rival in rivals if pattern.holes <= rival.holes]):
         if all(rival.match_path(path) is None for rival in stronger):
             yield path, holes
 
 
-def class_names(root: Path, pattern: Pattern, rivals: Iterable[Pattern] = ()) -> tuple[str, ...]:
+def class_names(root: Path, pattern: Pattern, rivals: Collection[Pattern] = ()) -> tuple[str, ...]:
     """The names that `{label}` stands for, sorted by code points: those with at least one image."""
     in_folder = any("label" in part.holes for part in pattern.folders)
     seen: set[str] = set()
@@ -199,7 +201,7 @@ def listed_images(
     splits: Splits,
     classes: tuple[str, ...] | None,
     tally: Counter[str],
-    rivals: Iterable[Pattern] = (),
+    rivals: Collection[Pattern] = (),
 ) -> Iterator[ListedImage]:
     """Yield every image, in order. SourceError if there was none."""
     numbers = None if classes is None else {name: number for number, name in enumerate(classes)}

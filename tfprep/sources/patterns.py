@@ -18,7 +18,7 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -246,14 +246,18 @@ LOOP = "a link to a folder above itself"
 
 
 def walk(
-    root: Path, pattern: Pattern, tally: Counter[str], done: Callable[[Holes], bool] = lambda holes: False
+    root: Path,
+    pattern: Pattern,
+    tally: Counter[str],
+    done: Callable[[Holes], bool] = lambda holes: False,
+    others: Collection[Pattern] = (),
 ) -> Iterator[tuple[str, Holes]]:
     """Yield the path of every file that fits `pattern`, in order, and what the placeholders stand for in it.
 
     A folder is not entered if its placeholders are `done`. The files of a folder come first, then its subfolders, each sorted by
-    code points of the name's key form (`key_of`), so that the order depends on names only. Links to files and folders are
-    followed, except for a link to a folder above itself, which has no end: it is passed over, and the tally names it. Hidden
-    files and folders are passed over. No file is opened, and only the names of one folder at a time are kept in memory.
+    code points of the name's key form (`key_of`), so that the order depends on names only. Links are followed, except for a
+    link to a folder above itself, which has no end: it is passed over, and the tally names it. Hidden files and folders are
+    passed over; files of `others` are not in the tally. No file is opened, and the names of one folder only are in memory.
     """
     check_local(root)
     if not root.is_dir():
@@ -269,9 +273,10 @@ def walk(
             known = None
         for name in files:
             holes = None if known is None else pattern.match_file(name, known)
+            path = f"{folder}/{name}" if folder else name
             if holes is not None:
-                yield (f"{folder}/{name}" if folder else name), holes
-            else:
+                yield path, holes
+            elif all(other.match_path(path) is None for other in others):
                 tally[OUTSIDE if image_suffix(name) else NO_IMAGE] += 1
 
 

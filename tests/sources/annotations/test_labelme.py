@@ -55,8 +55,11 @@ def test_polygons_rectangles_and_groups(tmp_path):
     listing = source.scan(root)
     assert len(list(listing.entries)) == 2
     assert listing.classes["mask"] == ("background", "cat", "dog")
-    assert listing.tally["shape of the type 'line', which is not a region"] == 1
-    assert listing.tally["annotations without their image"] == 1
+    assert listing.tally == {
+        "shape of the type 'line', which is not a region": 1,
+        "annotations without their image": 1,
+        "image without a file of annotations, kept as one without objects": 1,
+    }
 
 
 def test_what_is_wrong_with_a_file_rejects_its_image(tmp_path):

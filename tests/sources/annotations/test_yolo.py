@@ -38,7 +38,7 @@ def test_boxes_are_pixels_and_an_image_without_labels_is_background(tmp_path):
     assert len(fields["images/train/none.png"]["boxes"]) == len(fields["images/train/empty.png"]["boxes"]) == 0
     listing = sources.Yolo(unannotated="skip").scan(root)
     assert len(list(listing.entries)) == 1
-    assert (listing.tally["image without annotations"], listing.tally["annotations without their image"]) == (2, 1)
+    assert listing.tally == {"image without annotations": 2, "annotations without their image": 1}
 
 
 def test_polygons_become_boxes_and_masks(tmp_path):

@@ -178,9 +178,8 @@ class RecordTable:
     def column(self, name: str) -> pa.ChunkedArray:
         """A column of the index, one value per row (variant 0's)."""
         if name not in self._columns:
-            self._columns[name] = pa.chunked_array(
-                [chunk for part in self.parts for chunk in _column(part, name).chunks] or [[]]
-            )
+            chunks = [chunk for part in self.parts for chunk in _column(part, name).chunks]
+            self._columns[name] = pa.chunked_array(chunks or [[]])
         return self._columns[name]
 
     @property
@@ -224,7 +223,7 @@ def _column(part: SplitRows, name: str) -> pa.ChunkedArray:
     known = _known_columns(part)
     meant = "".join(f"; did you mean {near!r}?" for near in difflib.get_close_matches(name, known, 1))
     if name in part.dataset.fields:
-        meant = "; for a stored field give where= one bool per sample"
+        meant = "; for a stored field give where= one bool, or weights= one number, per sample"
     raise LoaderError(f"the index of {part.dataset.path} has no column {name!r}; it has {', '.join(known)}{meant}")
 
 

@@ -195,7 +195,7 @@ def annotated_images(
 ) -> Iterator[tuple[AnnotatedImage, Holes]]:
     """Yield the images of a pattern, each with the file of its annotations and its placeholders. `names` is another file."""
     companions = Companions(root)
-    for one in listed_images(root, image, splits=source.splits, classes=None, tally=tally):
+    for one in listed_images(root, image, splits=source.splits, classes=None, tally=tally, rivals=(annotations,)):
         yield AnnotatedImage(one.path, one.split, companions.find(annotations, one.holes)[0]), one.holes
     if image.holes <= annotations.holes:  # a file of annotations says which image would be its own
         files = walk(root, annotations, Counter())

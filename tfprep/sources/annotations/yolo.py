@@ -118,7 +118,6 @@ class Yolo(AnnotatedSource):
         taken = {place for one in splits for place in data.places[one]}
         if unread := {place for of_split in data.places.values() for place in of_split} - taken:
             tally[f"folder or list of a split that is not in {splits}"] += len(unread)
-        counted: set[str] = set()
         of_split: dict[str, str] = {}
         for split, place in [(one, place) for one in splits for place in data.places[one]]:
             paths = images_in(root, place, tally)
@@ -131,9 +130,7 @@ class Yolo(AnnotatedSource):
             listed = [AnnotatedImage(path, split, spelled(root, label_path(path))) for path in paths]
             yield from listed
             folder = posixpath.dirname(label_path(f"{place}/x.jpg"))
-            own = folder == place or place.endswith(".txt") or place in counted
-            counted.add(place)
-            if not own and (root / folder).is_dir():
+            if folder != place and not place.endswith(".txt") and (root / folder).is_dir():
                 expected = {image.annotations for image in listed}
                 files = walk(root, compile_pattern(f"{literal(folder)}/**/*.txt", "Yolo"), Counter())
                 orphans = sum(file not in expected for file, _ in files)
@@ -308,8 +305,8 @@ def _place(root: Path, yaml: str, content: dict[Any, Any], value: str) -> str | 
 def images_in(root: Path, place: str, tally: Counter[str]) -> list[str]:
     """Return the paths of the images in a folder, or of those that a list names. SourceError if it cannot be read."""
     if not place.endswith(".txt"):
-        pattern = compile_pattern("**" if place == "." else f"{literal(place)}/**", "Yolo")
-        found = [path for path, _ in walk(root, pattern, tally)]
+        below = walk(root / place, compile_pattern("**", "Yolo"), tally)
+        found = [posixpath.normpath(posixpath.join(place, path)) for path, _ in below]
         if not found:
             raise SourceError(f"{root / place}: no image below this folder: {', '.join(IMAGE_SUFFIXES)}")
         return found

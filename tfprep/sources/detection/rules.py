@@ -543,7 +543,8 @@ def arrays(files: Files) -> Iterator[Proposal]:
     shape = forms[images[0]][0].shape if images else ()
     is_image = shape[3:] in ((), (1,), (3,), (4,)) and len(shape) > 2 and not {*shape[1:3]} & {1, 3, 4}
     named = all(re.search(r"(?i)label|class|target|categor|(?<![a-z])y(?![a-z])", form) for form in labels)
-    shapes = ", ".join(f"{one.name} {one.dtype} {list(one.shape)}" for of_form in forms.values() for one in of_form[:2])
+    examples = [f"{one.name} {one.dtype} {list(one.shape)}" for of_form in forms.values() for one in of_form[:2]]
+    shapes = ", ".join(examples[:6]) + (", …" if len(examples) > 6 else "")
     if is_image and named and len(images) == 1 and len(labels) < 2:
         source = Arrays(images[0], next(iter(labels), None), splits=splits_for(images[0], bool(labels)))
         check = (0, f"the arrays are {shapes}: each row of {images[0]} is an image")

@@ -256,12 +256,10 @@ def _working(count: Mapping[str, float], read_s: float, decode_s: float, cpus: i
         if requests > 0.5 * count["records_read"]:
             advice = "Copy the dataset to a local disk, or let order='sequential' join records to fewer requests"
         return Cause("fetch", text, advice)
-    more = (
-        "raise memory_budget, so that the cache holds more"
-        if count["cache_capacity"]
-        else "keep decoded images (cache=)"
-    )
-    return Cause("read", f"reading {busy}", f"Copy the dataset to a faster disk, or {more}")
+    advice = "Copy the dataset to a faster disk, or keep decoded images (cache=)"
+    if count["cache_capacity"]:
+        advice = "Copy the dataset to a faster disk, or raise memory_budget, so that the cache holds more"
+    return Cause("read", f"reading {busy}", advice)
 
 
 def _after_the_loader(spent: Sample) -> Cause:
@@ -269,14 +267,13 @@ def _after_the_loader(spent: Sample) -> Cause:
     count, python = defaultdict(float, spent.readers), bool(spent.pipeline.python)
     evidence = f"{count['batches_ready']:.0f} batches are ready in the reader while the step waits for input"
     if worst is None and not spent.pipeline.maps:
-        advice = "Move work between the loader and the step into the recipe; if there is none, use larger batches"
+        advice = "Move work after the loader into the recipe; if there is none, use larger batches, and pad= for ragged fields"
         return Cause("hand-over", f"the hand-over of batches from the loader to the step limits: {evidence}", advice)
     where = f", most of all stage {worst.in_words()}" if worst else ""
     calls = ", and it calls Python for each element" if python else ""
     advice = _map_advice("Move the work of a `.map` after the loader into the recipe", worst, spent)
-    return Cause(
-        "python map" if python else "map", f"what comes after the loader limits{where}{calls}: {evidence}", advice
-    )
+    kind = "python map" if python else "map"
+    return Cause(kind, f"what comes after the loader limits{where}{calls}: {evidence}", advice)
 
 
 # --- tf.data
@@ -285,10 +282,9 @@ def _after_the_loader(spent: Sample) -> Cause:
 def _stage_cause(spent: Sample) -> Cause | None:
     """Name the slowest stage of a pipeline of tf.data, and a shuffle buffer that it fills."""
     if (shuffle := next((stage for stage in spent.stages if stage.fills), None)) is not None:
-        text = (
-            f"the shuffle buffer (stage {shuffle.name}) fills, {shuffle.elements:,} elements ({size(shuffle.bytes)}) "
-        )
-        text += "so far; no step runs before it is full, at the start of every iterator"
+        filled = f"{shuffle.elements:,} elements ({size(shuffle.bytes)}) so far"
+        text = f"the shuffle buffer (stage {shuffle.name}) fills, {filled}; no step runs before it is full, at the start of "
+        text += "every iterator"
         advice = "Shuffle file names or keys before decoding, shuffle less than the whole set, or read the records in a random "
         return Cause("shuffle", text, f"{advice}order (tfprep's loader has no shuffle buffer)")
     if (worst := slowest(spent.stages, _WORKING * spent.waits.waited_s)) is None:
