@@ -88,7 +88,7 @@ USES = [
     ({**BUCKET, "geometry": [augment.Resize(9, 9)]}, "bucket makes batches of its sizes, and geometry=.* others"),
     ({**BUCKET, "geometry": [augment.Rotate90()]}, "bucket makes batches of its sizes"),
     ({**BUCKET, "geometry": [GROWING]}, "none with bucket"),
-    ({**BUCKET, "fields": ["label"]}, "no image, mask or map is loaded"),
+    ({**BUCKET, "fields": ["label"]}, "no image, mask or map is loaded for bucket"),
     ({**BUCKET, "batch_size": 51}, "fewer than batch_size=51: none of them would ever be seen"),
     *(
         ({"views": views}, VIEWS)

@@ -421,7 +421,7 @@ def _check_fields(datasets: Sequence[Dataset], ops: Sequence[Any], read: Mapping
             if op := next((op for op in ops if not effects_of(op) <= follows), None):
                 effects = ", ".join(sorted(effects_of(op) - follows))
                 raise LoaderError(
-                    f"geometry: '{name}' does not follow {type(op).__name__}, which may {effects}: "
+                    f"geometry: '{name}' does not follow {_name(op)}, which may {effects}: "
                     f"{_derive_line(name, dataset.manifest.recipe)}, or leave it out of `fields`"
                 )
             if (group := dataset.group_of(name)) and spec.kind in RASTER_KINDS | PLACES:
@@ -435,6 +435,11 @@ def _check_fields(datasets: Sequence[Dataset], ops: Sequence[Any], read: Mapping
                     f"geometry: the numbers of '{name}' cannot follow the images: declare {imported.features[name]!r} as boxes "
                     "or points (tfprep index --features), or leave it out of `fields`"
                 )
+
+
+def _name(op: Any) -> str:
+    """The name of an op, or of the option that made it."""
+    return "bucket" if isinstance(op, Covering) else type(op).__name__
 
 
 def _derive_line(name: str, recipe: Mapping[str, Any]) -> str:
@@ -455,7 +460,7 @@ def _derive_line(name: str, recipe: Mapping[str, Any]) -> str:
 def _check_rasters(geometry: Sequence[Any], color: Sequence[Any], read: Mapping[str, FieldSpec]) -> None:
     rasters = {name: spec for name, spec in read.items() if spec.kind in RASTER_KINDS}
     if geometry and not rasters:
-        raise LoaderError(f"geometry: no image, mask or map is loaded for {type(geometry[0]).__name__} to work on")
+        raise LoaderError(f"geometry: no image, mask or map is loaded for {_name(geometry[0])} to work on")
     if len({spec.shape[:2] for spec in rasters.values()}) > 1:
         sizes = ", ".join(f"'{name}' is {spec.shape[:2]}" for name, spec in rasters.items())
         raise LoaderError(f"all rasters of a sample have one height and width; {sizes}")

@@ -261,7 +261,9 @@ class Run:
         Raises:
             LoaderError: It is not a whole number from 0, or this is for evaluation, which has no epochs.
         """
-        self.progress.move_to(self.plan.schedule.first_step(epoch))
+        if not self.plan.training:
+            raise LoaderError("set_epoch() is for training; with training=False every pass reads the same samples once")
+        self.progress.move_to(whole_number("epoch", epoch, 0, MOST_EPOCHS - 1) * self.steps_per_epoch)
 
     def state_dict(self, step: int | None = None) -> dict[str, Any]:
         """The state of the run before a step, to be saved with the weights of that moment.

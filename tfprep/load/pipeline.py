@@ -103,7 +103,7 @@ class Pipeline:
 
     def batch(self, step: int) -> Batch:
         """The batch of a step, read in this thread; IndexError for a step that the run does not have."""
-        number, count = operator.index(step), self.schedule.steps or MOST_STEPS
+        number, count = operator.index(step), MOST_STEPS if self.plan.training else self.schedule.steps_per_epoch
         if not 0 <= number < count:
             raise IndexError(f"the steps of a run are numbered from 0 to {count - 1:,}; there is no {step}")
         (positions,) = self.schedule.positions([number])

@@ -355,7 +355,6 @@ def _schedule(
         batch_size=options.batch_size,
         remainder="drop" if drop else "keep",
         hosts=options.host,
-        epochs=None if training else 1,
         rows=rows,
         groups=groups,
         counts=counts[0] if len(set(counts)) == 1 else np.repeat(counts, [part.samples for part in table.parts]),

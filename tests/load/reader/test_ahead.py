@@ -59,7 +59,7 @@ def test_the_requests_cover_what_is_read_and_no_more(photos, order, monkeypatch)
     options = LoaderOptions(batch_size=7, seed=3, cache=False, **ORDERS[order])
     pipeline = Pipeline(tfprep.open(copy_in_memory(photos)).subset("train").sources, options)
     table = pipeline.plan.table
-    for step in range(min(20, pipeline.schedule.steps or 20)):
+    for step in range(20 if pipeline.plan.training else pipeline.schedule.steps_per_epoch):
         (rows,) = pipeline.rows_of([step])
         records = table.record(rows["sample"], rows["variant"])
         places = table.locate(records, ["offset", "size"])

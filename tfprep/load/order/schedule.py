@@ -21,7 +21,6 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from tfprep.checks import whole_number
 from tfprep.errors import LoaderError
 from tfprep.load.order.samplers import (
     Numbers,
@@ -68,7 +67,6 @@ class BatchSchedule:
 
     Attributes:
         order: "global" permutes the items of each epoch, "sequential" leaves them in their order.
-        epochs: The epochs of a run; None for a run without an end.
         rows: The row in the table of each number of the sampler; None for the number itself.
         groups: For each row the group that shares its variant; None for the row itself.
         counts: The number of variants, of all rows or of each.
@@ -84,7 +82,6 @@ class BatchSchedule:
     batch_size: int = 32
     remainder: Remainder = "keep"
     hosts: Hosts = Hosts()
-    epochs: int | None = None
     rows: Numbers | None = None
     groups: Numbers | None = None
     counts: int | Numbers = 1
@@ -151,17 +148,6 @@ class BatchSchedule:
         if self.remainder == "drop":
             return []
         return sorted({int(number) % self.batch_size for number in self._samples * self.times} - {0})
-
-    @property
-    def steps(self) -> int | None:
-        """Batches of the whole run; None where it has no end."""
-        return None if self.epochs is None else self.steps_per_epoch * self.epochs
-
-    def first_step(self, epoch: int) -> int:
-        """The first step of an epoch of training; LoaderError for another value, and in evaluation, which has no epochs."""
-        if self.epochs is not None:
-            raise LoaderError("set_epoch() is for training; with training=False every pass reads the same samples once")
-        return whole_number("epoch", epoch, 0, MOST_EPOCHS - 1) * self.steps_per_epoch
 
     # --- positions ------------------------------------------------------------------------------------------------------
 
