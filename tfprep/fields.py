@@ -113,6 +113,8 @@ def batch_size_of(batch: Any) -> int:
     first: Any = next(components(batch), 0)
     if isinstance(first, list):
         return len(first)
+    if isinstance(replicas := getattr(first, "values", None), tuple):  # of tf.distribute
+        return sum(map(batch_size_of, replicas))
     shape: Any = getattr(first, "shape", ())
     return int(shape[0]) if len(shape) else 1
 

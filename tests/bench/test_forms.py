@@ -43,6 +43,14 @@ def test_forms_of_photos_store_each_form_once():
     ]
 
 
+def test_forms_that_a_recipe_refuses_are_left_out():
+    """JPEG has 8 bits, and the bytes of the files are not those of the pixels."""
+    source = sources.Folder("{label}/*.png", pixels={"image": sources.Pixels(to="uint16")})
+    deep = Recipe(name="deep", source=source, store={"image": codecs.Zstd()})
+    names = [form.name for form in forms_of(deep, {"image": "image"})]
+    assert names == ["as the recipe says", "images as PNG", "images as raw"]
+
+
 def test_forms_of_masks_and_maps_keep_their_dtypes():
     found = {one.name: one for one in forms_of(MAPS, MAP_KINDS)}
     assert [name for name in found if not found[name].at_load] == [

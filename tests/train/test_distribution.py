@@ -41,8 +41,12 @@ monitor = InputMonitor(logs, every_s=60)
 callbacks = [monitor, RetraceGuard()]
 model.fit(train, steps_per_epoch=5, epochs=2, verbose=0, shuffle=False, callbacks=callbacks)
 last = monitor.samples[-1]
+with InputMonitor(logs, every_s=60) as loop:
+    for _ in loop.watch(strategy.experimental_distribute_dataset(train)):
+        pass
+images = sum(sample.waits.images for sample in loop.samples)
 train.close()
-print(json.dumps({"seen": seen, "shares": shares, "step": last.step, "share": last.waits.share}))
+print(json.dumps({"seen": seen, "shares": shares, "step": last.step, "share": last.waits.share, "images": images}))
 """
 
 
@@ -55,6 +59,7 @@ def test_mirrored_strategy_on_two_devices(photos, tmp_path):
     assert sorted(number % 1000 for number in result["seen"]) == list(range(50))
     assert result["step"] == 10
     assert result["share"] is None  # it is not measured here
+    assert result["images"] == 50  # of both devices
 
 
 def test_multi_worker_mirrored_strategy_in_two_processes(photos, tmp_path):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ class Form:
 def forms_of(recipe: Recipe, kinds: Mapping[str, Kind]) -> list[Form]:
     """Return the forms to measure: the recipe itself, its images in each form, and its masks and maps as Zstd or raw.
 
-    Derived inputs are stored, or computed by the loader.
+    Derived inputs are stored, or computed by the loader. What the rules of recipes refuse, such as JPEG of 16 bits, is left out.
     """
     images = [name for name in recipe.store if kinds[name] == "image"]
     masks_and_maps = [name for name in recipe.store if kinds[name] in RASTER_KINDS - {"image"}]
@@ -56,7 +57,8 @@ def forms_of(recipe: Recipe, kinds: Mapping[str, Kind]) -> list[Form]:
     result = [Form("as the recipe says", recipe)]
 
     def add(name: str, changed: Mapping[str, Codec]) -> None:
-        result.append(Form(name, replace(recipe, store={**recipe.store, **changed})))
+        with suppress(RecipeError):
+            result.append(Form(name, replace(recipe, store={**recipe.store, **changed})))
 
     for name, codec in _IMAGES_AS.items() if images else ():
         add(f"images as {name}", dict.fromkeys(images, codec))
@@ -72,9 +74,10 @@ def forms_of(recipe: Recipe, kinds: Mapping[str, Kind]) -> list[Form]:
     elif images and not masks_and_maps and not recipe.derive:
         # The unchanged bytes of the files. The loader resizes and crops, and there are no variants.
         files = {name: Original() if name in images else codec for name, codec in recipe.store.items()}
-        plain = replace(recipe, geometry=(), color=(), derive={}, variants={}, fill={}, store=files)
         at_load = {"geometry": tuple(recipe.geometry), "color": tuple(recipe.color)}
-        result.append(Form("original bytes, augmented at load", plain, at_load))
+        with suppress(RecipeError):
+            plain = replace(recipe, geometry=(), color=(), derive={}, variants={}, fill={}, store=files)
+            result.append(Form("original bytes, augmented at load", plain, at_load))
     distinct: dict[Any, Form] = {}  # one of each group that stores the same
     for form in result:
         distinct.setdefault((form.recipe.fingerprint("train"), tuple(form.at_load)), form)

@@ -132,9 +132,6 @@ class Rounds:
     def images_per_s(self, name: str) -> Spread:
         return self.of(name, "images_per_s")
 
-    def settled(self, name: str) -> bool:
-        return all(measurement.settled for measurement in self.measurements[name])
-
     def ratio(self, name: str, other: str) -> Spread:
         """The rate of `name` divided by the rate of `other`, taken within each round."""
         pairs = zip(self.measurements[name], self.measurements[other], strict=True)

@@ -209,7 +209,8 @@ def _head(bench: Bench) -> Iterator[str]:
     if cache["kind"] != "none":
         capacity, records = cache.get("capacity", 0), cache.get("of", 0)
         share = "all " if capacity >= records else f"{capacity / records:.0%} of the "
-        filling = "" if rounds.settled(LOADER) else "; it was still filling, so later epochs are faster"
+        settled = all(measurement.settled for measurement in rounds.measurements[LOADER])
+        filling = "" if settled else "; it was still filling, so later epochs are faster"
         yield (
             f"  the cache keeps {share}records {cache['kind']} in memory{filling}; the first epoch reaches "
             f"{_whole(rounds.images_per_s(FIRST_EPOCH))} images/s"

@@ -89,7 +89,6 @@ def _run(sender: Connection, function: Callable[..., Any], args: tuple[Any, ...]
     except BaseException as error:
         message = pickle.dumps(("failed", (sendable_error(error, TrainError), traceback.format_exc())))
     sender.send_bytes(message)
-    sender.close()
 
 
 def require_picklable(caller: str, *sent: Any) -> None:

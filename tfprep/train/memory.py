@@ -143,13 +143,12 @@ def memory_report(model: Any, batch_size: int, *, data: Any = None) -> MemoryRep
         model(inputs)  # `build` of a class with a `call` of its own makes no weights
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
-    batch = _bytes_of(keras.tree.flatten(inputs))
     return MemoryReport(
         batch_size=batch_size,
         parameters=_bytes_of(model.weights),
         gradients=_bytes_of(model.trainable_variables),
         optimizer=_bytes_of(model.optimizer.variables),
-        input_buffers=batch if data is None else 2 * batch,
+        input_buffers=_bytes_of(keras.tree.flatten(inputs)) * (1 if data is None else 2),
         measured_peak=_measured_peak(model, inputs, targets, batch_size),
     )
 
@@ -377,13 +376,11 @@ def _run_trials(
             with suppress(OSError, AttributeError):  # other C libraries than glibc have no malloc_trim
                 ctypes.CDLL(None).malloc_trim(0)  # freed memory of the smaller batch would count against the next one
     except BaseException as error:
-        name = type(error).__name__
-        if (
+        name, text = type(error).__name__, f"{type(error).__name__}: {error}"
+        for_memory = (
             isinstance(error, MemoryError)
             or name in ("ResourceExhaustedError", "OutOfMemoryError")
-            or (name in ("JaxRuntimeError", "XlaRuntimeError") and "RESOURCE_EXHAUSTED" in str(error))
-            or (isinstance(error, RuntimeError) and "you tried to allocate" in str(error))  # PyTorch on a CPU
-        ):
-            sender.send((f"{type(error).__name__}: {str(error)[:200]}", None))
-        else:
-            sender.send(("", f"{type(error).__name__}: {error}"))
+            or (name in ("JaxRuntimeError", "XlaRuntimeError") and "RESOURCE_EXHAUSTED" in text)
+            or (isinstance(error, RuntimeError) and "you tried to allocate" in text)  # PyTorch on a CPU
+        )
+        sender.send((text[:200], None) if for_memory else ("", text))
