@@ -53,9 +53,8 @@ def is_idle(op: Any) -> bool:
     """Return True for an op of tfprep that does nothing unaugmented, such as Flip."""
     if isinstance(op, Custom) or not type(op).__module__.startswith("tfprep."):
         return False
-    size = 1009, 757
-    transform = op(size, None)
-    return bool(transform.size == size and not transform.bends and np.array_equal(transform.matrix, np.eye(3)))
+    made = op((1009, 757), None)
+    return bool(made.size == (1009, 757) and not made.bends and np.array_equal(made.matrix, np.eye(3)))
 
 
 def apply_colors(image: ImageArray, steps: Iterable[tuple[ColorOp, np.random.Generator]]) -> ImageArray:

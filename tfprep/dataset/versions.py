@@ -507,8 +507,7 @@ class NewVersion:
                 self.folder.mkdir()
             if keep is None:
                 warnings.warn(
-                    f"{self.root / POINTER} did not say how many older versions stay, so all do now; later commands leave one, "
-                    "or as many as tfprep build --keep says",
+                    f"{self.root / POINTER} did not say how many older versions stay: this time all do, later one does",
                     stacklevel=2,
                 )
             else:
