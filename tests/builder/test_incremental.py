@@ -85,7 +85,9 @@ CHANGES = [
 ]  # fmt: skip
 
 
-@pytest.mark.filterwarnings("ignore:.*only augmented variants are changed")
+@pytest.mark.filterwarnings(
+    "ignore:.*only augmented variants are changed", "ignore:label. the class 'cat' was number 0"
+)
 @pytest.mark.parametrize(("change", "due", "keys"), CHANGES)
 def test_after_any_change_only_what_it_touches_is_built_and_equals_a_build_from_nothing(own, change, due, keys):
     """`keys` name the samples whose shards are built, or are the number of shards."""
@@ -327,9 +329,19 @@ def test_a_split_that_is_gone_from_the_raw_files_is_named(site):
     site.change_recipe('"train": 4, "val": 2', '"train": 2')
     site.fill(train=4, val=2).build()
     shutil.rmtree(site.data / "val")
-    with pytest.warns(UserWarning, match="the split 'val' is gone: the raw data has no sample of it any more"):
+    with pytest.warns(UserWarning, match="the split 'val' is gone: no raw file is of it any more"):
         site.build()
     assert "the split &#39;val&#39; is gone" in (site.out / "current/report.html").read_text()
+
+
+def test_class_numbers_that_mean_another_class_are_named(site):
+    """A model that was trained on the version before would be evaluated on other classes."""
+    site.fill(train=4, val=2).build()
+    site.add("train/ant/900", 0)
+    with pytest.warns(UserWarning, match=r"^label: the class 'cat' was number 0 and is 1: .* classes= of the source"):
+        site.build()
+    site.add("train/zebra/901", 0)  # after all others, so that it changes no number
+    site.build()
 
 
 @pytest.fixture

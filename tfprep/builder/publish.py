@@ -83,10 +83,8 @@ def write_files(
 def _fit(data: Dataset, group: str, folder: Path, manifest: Manifest) -> bool:
     """Return True if fields were computed for samples of these keys: another name of a raw file may change no shard."""
     try:
-        added = data.added(group)
-        pairs = [
-            (added.index(split, 0, ["key"]), read_index(folder, manifest, split, 0, ["key"])) for split in added.splits
-        ]
+        added, keys = data.added(group), ["key"]
+        pairs = [(added.index(split, 0, keys), read_index(folder, manifest, split, 0, keys)) for split in added.splits]
     except DatasetError:  # it is damaged, which `tfprep verify` says
         return True
     return all(before == now for before, now in pairs)
@@ -180,22 +178,20 @@ def manifest_of(
         variance = np.array(total.squares, np.float64) / total.pixels - mean**2
         statistics[name] = Statistics(tuple(mean.tolist()), tuple(np.sqrt(np.maximum(variance, 0)).tolist()))
     codecs = {name: codec.describe() for name, codec in plan.recipe.store.items()}
+    fields = {name: FieldInfo(specs[name], codecs[name], plan.recipe.follows(name)) for name in codecs if name in specs}
+    inputs = [*(receipt.digest for receipt in receipts), *_rejected_lines(receipts)]
     manifest = Manifest(
         name=plan.recipe.name,
         fingerprint=plan.fingerprint,
         recipe=plan.description,
-        fields={
-            name: FieldInfo(specs[name], codecs[name], plan.recipe.follows(name)) for name in codecs if name in specs
-        },
+        fields=fields,
         splits=splits,
         classes=plan.listing.classes,
         class_counts={name: class_counts[name] for name in codecs if name in class_counts},
         statistics=statistics,
         versions=building_versions(),
         rejected=sum(len(receipt.rejected) for receipt in receipts),
-        inputs=sha256(
-            "".join([*(receipt.digest for receipt in receipts), *_rejected_lines(receipts)]).encode()
-        ).hexdigest(),
+        inputs=sha256("".join(inputs).encode()).hexdigest(),
     )
     return replace(manifest, added=kept_fields(before, manifest))
 
@@ -297,11 +293,15 @@ def notes_on_build(receipts: Sequence[Receipt], manifest: Manifest, before: Mani
     if warned := sum(len(receipt.warned) for receipt in receipts):
         rule = "report.html lists them, and --on-warning reject leaves them out"
         lines.append(f"{warned:,} samples have warnings, such as damaged files or dropped annotations; {rule}")
-    gone = before.splits.keys() - manifest.splits.keys() if before and before.name == manifest.name else set()
-    for name in sorted(gone):
-        lines.append(
-            f"the split {name!r} is gone: the raw data has no sample of it any more; the version before has it"
-        )
+    if before is None or before.name != manifest.name:
+        return lines
+    for name in sorted(before.splits.keys() - manifest.splits.keys()):
+        lines.append(f"the split {name!r} is gone: no raw file is of it any more; the version before has it")
+    for name, classes in manifest.classes.items():
+        pairs = [(old, classes.index(one)) for old, one in enumerate(before.classes.get(name, ())) if one in classes]
+        for old, new in [pair for pair in pairs if pair[0] != pair[1]][:1]:
+            rule = "models of before mean the old numbers; classes= of the source fixes the order"
+            lines.append(f"{name}: the class {classes[new]!r} was number {old} and is {new}: {rule}")
     return lines
 
 
