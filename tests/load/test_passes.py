@@ -376,6 +376,20 @@ def test_passes_that_see_the_same_batches_again_and_again_are_named(photos, capl
     assert "4 passes in a row began with step 108 and have the same batches" in message
 
 
+def test_a_sampler_that_takes_the_same_steps_in_each_epoch_is_named(photos, caplog):
+    """As of DataLoader(loader, batch_size=None), which takes a class with a length and items for a dataset of one epoch."""
+    data = tfprep.open(photos.path)
+    for training in (False, True):
+        loader = data.numpy_loader("train", 8, fields=["key"], training=training)
+        for source in (loader.epochs(2) if training else loader, loader):
+            with caplog.at_level("WARNING", logger="tfprep.load"):
+                epochs = [[list(source[step]["key"]) for step in range(len(source))] for _ in range(2)]
+            assert epochs[0] == epochs[1]
+            assert bool(caplog.messages) == (training and source is loader)
+    assert "step 0 comes again after the last step of an epoch, with the same batch" in caplog.text
+    assert list(loader.epochs(2)[len(loader)]["key"]) != epochs[0][0]
+
+
 def test_a_short_epoch_that_a_look_could_use_up_is_named_where_passes_are_epochs(data, caplog):
     with caplog.at_level("WARNING", logger="tfprep.load"):
         next(iter(data.loader("train", 8, **LABELS).repeat()))

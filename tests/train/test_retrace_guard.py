@@ -19,7 +19,7 @@ CASES = {
     "dtype": (([8, 3], "float64", 1), "float64 of shape (8, 3) now; cast it in the dataset"),
     "python_value": (
         ([8, 3], "float32", 2),
-        "n: Python value 1 before, Python value 2 now; each new Python value is a new trace, so pass it as a tensor",
+        "n: Python value 1 before, Python value 2 now; each new Python value is a new trace: pass numbers as tensors",
     ),
 }
 

@@ -118,8 +118,8 @@ class SaveLoaderState(keras.callbacks.Callback):  # type: ignore[misc] # Keras i
     def on_train_begin(self, logs: Any = None) -> None:
         self._epoch_step, self._steps = self._loader.next_step, 0
         steps, length = self.params.get("steps"), self._loader.steps_per_epoch
-        self._pass_steps = length if self._loader.passes_are_epochs else inf
-        if self._loader.passes_are_epochs and steps not in (None, length):
+        self._pass_steps = length if self._loader._epochs == 1 else inf
+        if self._loader._epochs == 1 and steps not in (None, length):
             raise LoaderError(
                 f"fit reads {steps} of the {length} steps of an epoch: use train.repeat() with steps_per_epoch"
             )

@@ -306,6 +306,8 @@ class Loader(Run):
     pipeline: Pipeline
     _epochs: int | None = 1
     """The epochs of one pass in training; None for a pass without an end."""
+    _ended = False
+    """True if the last step of an epoch was asked for last, by its number."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
@@ -329,6 +331,11 @@ class Loader(Run):
         Raises:
             IndexError: The step is negative, or after the last one of an evaluation.
         """
+        if step == 0 and self._ended:
+            _LOG.warning(
+                "step 0 comes again after the last step of an epoch, with the same batch; epochs(n) has other ones"
+            )
+        self._ended = self.plan.training and step == self.steps_per_epoch - 1 > 0
         return self._element(self.pipeline.batch(step))
 
     def __iter__(self) -> Iterator[Any]:
@@ -360,11 +367,6 @@ class Loader(Run):
         return f"<{kind} of {names} for training (training=True): {passes}; an epoch is {samples}, {steps}{left_out}>"
 
     # --- epochs ---------------------------------------------------------------------------------------------------------
-
-    @property
-    def passes_are_epochs(self) -> bool:
-        """True if each pass is one epoch."""
-        return self._epochs == 1
 
     def repeat(self, count: int | None = None) -> Self:
         """The epochs one after another in one pass: `count` of them, or without an end.

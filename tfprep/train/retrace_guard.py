@@ -150,7 +150,7 @@ def _difference(path: str, before: Leaf | None, now: Leaf | None) -> str:
     if before is None or now is None:
         fix = "always pass the same structure"
     elif isinstance(before, str) or isinstance(now, str):
-        fix = "each new Python value is a new trace, so pass it as a tensor (tf.constant)"
+        fix = "each new Python value is a new trace: pass numbers as tensors (tf.constant), and make a tf.function for each model"
     elif before.dtype != now.dtype:
         fix = "cast it in the dataset"
     elif _shrinks(before.shape, now.shape):
