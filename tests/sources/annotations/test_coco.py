@@ -307,7 +307,8 @@ def test_boxes_outside_of_a_crop_are_dropped_with_their_rows(tmp_path):
     source, crop = sources.Coco(fields=("boxes", "instances")), [augment.CenterCrop(10, 8)]
     with pytest.raises(RecipeError, match=r"store: 'instances' numbers objects by the places .* add 'box_numbers'"):
         built(source, root, tmp_path / "refused", geometry=crop)
-    built(source, root, tmp_path / "whole", geometry=[augment.Resize(longer=30, pad=True), augment.Flip()])
+    whole = [augment.Resize(longer=30, pad=True), augment.Flip()]
+    built(source, root, tmp_path / "whole", geometry=whole, variants={"train": 2})
 
 
 def test_the_fingerprint_covers_how_objects_become_fields():
