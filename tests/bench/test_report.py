@@ -65,8 +65,9 @@ pytest.importorskip("obstore")
 def test_a_dataset_at_a_url(photos, s3, capsys):
     """The same engine names fetching as the limit."""
     url = s3.copy(photos.path)
-    s3.proxy.delay_s = 0.5  # so long that a busy machine changes nothing
+    s3.proxy.delay_s = 0.05
     quick = ["--rounds", "1", "--seconds", "0.3", "--batch-size", "10", "--cache", "none", "--order", "sequential"]
+    quick += ["--memory-budget", "1MB"]  # a batch in advance, so that also a busy machine waits for the store
     assert status_of("bench", url, *quick, "--json") == 0
     result = json.loads(capsys.readouterr().out)
     assert result["limit"]["causes"][0] == "fetch"

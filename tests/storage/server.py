@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,7 +51,8 @@ class Proxy(ThreadingHTTPServer):
     of PUT. `always` is put into each GET. They are "503", "400 ExpiredToken" and the like, which are answers; "reset", which
     resets the connection without one; "truncate", which closes it in the middle of the body of what was found; "stall", which
     sends nothing until `released` is set; and "lost", which lets the server do what it was asked for and closes the connection
-    without its answer. `ignores_conditions` hides the conditions of requests from the server, as one that knows none would.
+    without its answer. `ignores_conditions` hides the conditions of requests from the server, as one that knows none would. Each
+    answer waits `delay_s` seconds.
     """
 
     daemon_threads = True
@@ -60,7 +62,7 @@ class Proxy(ThreadingHTTPServer):
         self.upstream, self.ignores_conditions = port, False
         self.faults_of = {verb: deque() for verb in VERBS}
         self.faults, self.write_faults = self.faults_of["GET"], self.faults_of["PUT"]
-        self.always = ""
+        self.always, self.delay_s = "", 0.0
         self.requests = []
         self.released = threading.Event()
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -72,7 +74,7 @@ class Proxy(ThreadingHTTPServer):
         for faults in self.faults_of.values():
             faults.clear()
         self.requests.clear()
-        self.always, self.ignores_conditions = "", False
+        self.always, self.ignores_conditions, self.delay_s = "", False, 0.0
 
     def reads(self, name=""):
         """The GET requests of objects whose path contains `name`, those that list a bucket left out."""
@@ -113,6 +115,7 @@ class _Handler(BaseHTTPRequestHandler):
         first, _, last = text.partition("-")
         span = (int(first), int(last) + 1) if first and last else None
         proxy.requests.append(Request(self.command, self.path, span, fault))
+        time.sleep(proxy.delay_s)
         status, _, code = fault.partition(" ")
         if status.isdigit():
             content = f"<Error><Code>{code}</Code><Message>It is so.</Message></Error>".encode() if code else b""
