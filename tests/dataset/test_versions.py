@@ -183,7 +183,7 @@ def test_other_commands_keep_the_number_of_versions_of_the_last_build(publish, t
     publish(0, keep=None)
     assert sorted(path.name for path in out.glob("v*")) == ["v0004", "v0005", "v0006"]
     (out / "tfprep.json").write_text("x")
-    with pytest.warns(UserWarning, match="did not say how many older versions stay: this time all do, later one does"):
+    with pytest.warns(UserWarning, match="did not say how many older versions stay: now all do, later one"):
         publish(0, keep=None)
     assert sorted(path.name for path in out.glob("v*")) == ["v0004", "v0005", "v0006", "v0007"]
     publish(0, keep=None)

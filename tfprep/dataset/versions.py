@@ -507,8 +507,7 @@ class NewVersion:
                 self.folder.mkdir()
             if keep is None:
                 warnings.warn(
-                    f"{self.root / POINTER} did not say how many older versions stay: this time all do, later one does",
-                    stacklevel=2,
+                    f"{POINTER} did not say how many older versions stay: now all do, later one", stacklevel=2
                 )
             else:
                 remove_old(self.root, keep)
