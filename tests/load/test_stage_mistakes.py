@@ -149,7 +149,7 @@ def test_inputs_of_a_derived_class_name_its_options(data):
 
 
 def test_whole_numbers_that_the_dtype_of_the_first_sample_does_not_hold(data):
-    made = iter([np.float64(0.5), *[np.int64(2**60 + 1)] * 4])
+    made = iter([np.float64(0.5), *[np.int64(2**60 + 1)] * 1000])
     options = {"derive": {"own": derive.Own(lambda sample, draws: next(made), "scalar", reads=[])}, "fields": ["own"]}
     with pytest.raises(RecordError, match=f"'own' is float32 by its first sample, which does not hold {2**60 + 1}"):
         next(iter(data.numpy_loader("train", 4, workers="threads", **options)))
