@@ -329,7 +329,7 @@ def test_a_split_that_is_gone_from_the_raw_files_is_named(site):
     site.change_recipe('"train": 4, "val": 2', '"train": 2')
     site.fill(train=4, val=2).build()
     shutil.rmtree(site.data / "val")
-    with pytest.warns(UserWarning, match="the split 'val' is gone: no raw file is of it any more"):
+    with pytest.warns(UserWarning, match="the split 'val' is gone: the raw data has no sample of it any more"):
         site.build()
     assert "the split &#39;val&#39; is gone" in (site.out / "current/report.html").read_text()
 

@@ -97,8 +97,7 @@ def train_with_step(
                 time.sleep(step_s)
                 if number >= _TRIED and time.perf_counter() - started > seconds:
                     break
-    verdict: Verdict = monitor.total()  # there were at least _TRIED steps
-    return verdict
+    return _verdict(monitor)
 
 
 def ready_model(make_model: Callable[[], Any], data: Data, split: str, batch_size: int, **options: Any) -> Any:
@@ -162,8 +161,13 @@ def train_with_model(
     ):
         _fit(model, loader, _SETTLE_STEPS + int(loader.stats["prefetch"]))
         _fit(model, loader, _MOST_STEPS, monitor, keras.callbacks.LambdaCallback(on_train_batch_end=stop))
-    verdict: Verdict = monitor.total()
-    return verdict
+    return _verdict(monitor)
+
+
+def _verdict(monitor: Any) -> Verdict:
+    total: Verdict | None = monitor.total()
+    assert total is not None  # there were at least _TRIED steps
+    return total
 
 
 def _fit(model: Any, loader: Any, steps: int, *callbacks: Any) -> None:

@@ -285,7 +285,7 @@ def write_report(
 
 
 def notes_on_build(receipts: Sequence[Receipt], manifest: Manifest, before: Manifest | None) -> list[str]:
-    """Return what is remarkable about the data, such as "3 images were turned upright", and splits that were there before."""
+    """Return what is remarkable about the data, such as "3 images were turned upright", and what was otherwise before."""
     notes: Counter[str] = Counter()
     for receipt in receipts:
         notes.update(receipt.notes)
@@ -296,12 +296,15 @@ def notes_on_build(receipts: Sequence[Receipt], manifest: Manifest, before: Mani
     if before is None or before.name != manifest.name:
         return lines
     for name in sorted(before.splits.keys() - manifest.splits.keys()):
-        lines.append(f"the split {name!r} is gone: no raw file is of it any more; the version before has it")
+        lines.append(
+            f"the split {name!r} is gone: the raw data has no sample of it any more; the version before has it"
+        )
     for name, classes in manifest.classes.items():
-        pairs = [(old, classes.index(one)) for old, one in enumerate(before.classes.get(name, ())) if one in classes]
-        for old, new in [pair for pair in pairs if pair[0] != pair[1]][:1]:
+        numbers = {one: number for number, one in enumerate(classes)}
+        others = ((one, old) for old, one in enumerate(before.classes.get(name, ())) if numbers.get(one, old) != old)
+        if moved := next(others, None):
             rule = "models of before mean the old numbers; classes= of the source fixes the order"
-            lines.append(f"{name}: the class {classes[new]!r} was number {old} and is {new}: {rule}")
+            lines.append(f"{name}: the class {moved[0]!r} was number {moved[1]} and is {numbers[moved[0]]}: {rule}")
     return lines
 
 
